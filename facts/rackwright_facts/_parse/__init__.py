@@ -1,0 +1,1 @@
+"""Models and pure functions `str -> model`. No import of pyinfra here."""

@@ -1,0 +1,5 @@
+"""`python -m rackwright` is `rackwright`."""
+
+from rackwright.cli import main
+
+main()
