@@ -1,0 +1,118 @@
+"""Taking a look at a node through pyinfra's connector: one exec, with sudo, bounded in time.
+
+A node that cannot be looked at (gone, no sudo, no answer) raises `LookFailed` with the cure; one section that
+fails is a reading like any other.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paramiko import SSHException
+from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.host import Host
+
+from rackwright.change import LookFailed, Refusal
+from rackwright.config import resolve_secret
+from rackwright.errors import RackwrightError
+from rackwright_facts.look import Look, Section, answers, script, script_limit_s
+
+# A cable that is cut in the middle of a command: give the peer up after so long without an acknowledgement.
+_DEAD_PEER_S = 30
+
+
+def take(
+    host: Host, sections: Sequence[Section[Any]], arguments: Mapping[str, Any], *, wait_for_packages_s: int = 0
+) -> Look:
+    """Ask `sections` of `host` in one exec. `arguments` are pyinfra's connector arguments (`_sudo` and the like)."""
+    _tune(host)
+    _provide_sudo_password(host)
+    text = script(sections, wait_for_packages_s=wait_for_packages_s)
+    options = {**arguments, "_shell_executable": "bash"}
+    options["_timeout"] = script_limit_s(sections, wait_for_packages_s=wait_for_packages_s)
+    options.pop("_success_exit_codes", None)
+    password = options.get("_sudo_password") or host.connector_data.get("prompted_sudo_password")
+    command = StringCommand(text)
+    if options.get("_sudo") and not password:
+        command = _without_prompt(text, options)
+    try:
+        done, output = host.run_shell_command(command, print_output=False, print_input=False, **options)
+    except (TimeoutError, OSError, SSHException, EOFError, PyinfraError) as error:
+        raise LookFailed(
+            Refusal(
+                what=f"no answer: {error or type(error).__name__}",
+                where=host.name,
+                fix="see whether the host is up and reachable, then run the same command again for it",
+            ),
+            unreachable=True,
+        ) from error
+    look = answers(sections, output.stdout_lines)
+    if all(reading.status == "error" for reading in look.readings.values()) and sections:
+        said = next((line for line in reversed(output.stderr_lines) if line.strip()), "")
+        if options.get("_sudo") and (not done or "sudo" in said):
+            raise LookFailed(_no_sudo(host, said, has_password=bool(password)))
+        if not done:
+            raise LookFailed(
+                Refusal(
+                    what=f"the host cannot run a script: {said or 'no output'}",
+                    where=host.name,
+                    fix="it needs bash, coreutils and a writable /run or /tmp",
+                )
+            )
+    return look
+
+
+def _without_prompt(text: str, options: dict[str, Any]) -> StringCommand:
+    # pyinfra asks for a password when it reads sudo's English message, and then waits at a terminal that may not
+    # be there. The exit status says the same in every language; 0 keeps pyinfra from looking at the message.
+    user = f"-u {shlex.quote(options['_sudo_user'])} " if options.get("_sudo_user") else ""
+    options.update({"_sudo": False, "_sudo_user": None, "_shell_executable": "sh"})
+    return StringCommand(f"LC_ALL=C sudo -H -n {user}bash -c", QuoteString(text), "|| echo sudo failed >&2")
+
+
+def _no_sudo(host: Host, said: str, *, has_password: bool) -> Refusal:
+    if has_password:
+        what = "sudo did not take the password that the settings name"
+        fix = "check the value behind ssh.sudo_password; it is used as it is, without quotes"
+    else:
+        what = "sudo needs a password here, or does not allow this user"
+        fix = "set ssh.sudo_password to env:NAME or file:PATH in the settings, or allow NOPASSWD for this user"
+    return Refusal(what=what, where=f"{host.name}: {said.strip()}" if said else host.name, fix=fix)
+
+
+def _provide_sudo_password(host: Host) -> None:
+    """Put the sudo password where pyinfra looks for it; it is never part of host data, which pyinfra prints."""
+    reference = host.data.get("rackwright_sudo_password")
+    if not reference or host.connector_data.get("prompted_sudo_password"):
+        return
+    try:
+        host.connector_data["prompted_sudo_password"] = resolve_secret(reference)
+    except RackwrightError as error:
+        problem = error.problems[0]
+        raise LookFailed(Refusal(what=problem.what, where=f"{host.name}: {problem.where}", fix=problem.fix)) from error
+
+
+def _tune(host: Host) -> None:
+    """Make the ssh connection quick (paramiko leaves Nagle's algorithm on: 40 ms an exec) and aware of a dead peer."""
+    if host.connector_data.get("rackwright_tuned"):
+        return
+    host.connector_data["rackwright_tuned"] = True
+    client = getattr(host.connector, "client", None)
+    transport = client.get_transport() if client is not None else None
+    sock = getattr(transport, "sock", None)
+    if not hasattr(sock, "setsockopt"):
+        return  # a proxy command's pipe, or a connector without ssh
+    for level, option, value in (
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", None), 10),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", None), 5),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", None), 4),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", None), _DEAD_PEER_S * 1000),
+    ):
+        if option is not None:
+            sock.setsockopt(level, option, value)

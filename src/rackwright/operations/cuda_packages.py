@@ -1,0 +1,398 @@
+"""The package side of a CUDA toolkit: which exact set is wanted, what apt would do for it, pins and holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from rackwright.change import Change, Refusal, Run
+from rackwright.operations import apt
+from rackwright.operations.common import MANAGED, file_change, unreadable, written
+from rackwright.operations.packages import broken_elsewhere
+from rackwright.shell import LOCK_WAIT_S
+from rackwright_facts._parse import cuda_set, debversion, dpkg
+from rackwright_facts._parse.apt_simulate import Simulation
+from rackwright_facts._parse.dpkg import Package
+from rackwright_facts._parse.model import Reading
+from rackwright_facts.cuda import proof as proof_of
+from rackwright_facts.look import Look
+from rackwright_facts.packages import APT, INSTALLED, LISTS, Repository, damaged, index, owners, simulate
+from rackwright_facts.system import SPACE, files
+
+PINS = "/etc/apt/preferences.d/rackwright-cuda-versions"
+PIN_FILE = files((PINS,))
+
+# Meta-packages that would drag in a driver of their own choice: cuda, cuda-12-2, cuda-runtime-12-2, ...
+_DRAGS_DRIVER = re.compile(r"^cuda(-\d+(-\d+)?)?$|^cuda-(runtime|demo-suite)-\d+-\d+$")
+_DRIVER = re.compile(r"^(cuda-drivers|nvidia-|libnvidia-)")
+
+_INSTALL = (
+    "apt-get", "install", "-y", "-q", "--no-install-recommends", "--allow-downgrades",
+    "--allow-change-held-packages", "-o", f"DPkg::Lock::Timeout={LOCK_WAIT_S}",
+    "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
+)  # fmt: skip
+_INSTALL_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the toolkits of a node come to."""
+
+    versions: Mapping[str, str]
+    """Package -> exact version, of all declared toolkits."""
+    incomplete: bool
+    """Some of it is not there."""
+    damaged: tuple[str, ...]
+    """Packages that are there, and whose files are not as shipped."""
+    obsolete: tuple[str, ...]
+    """Installed packages that would drag in a driver: they go."""
+    offer: Repository | None
+    """What the repository has; asked only when something is missing."""
+
+
+def want(look: Look, repository: apt.Repository, declared: Sequence[str]) -> Wanted | Refusal:
+    """Return the exact set for the `declared` versions ("12.2" or "12.2.2").
+
+    A whole set that is there satisfies an open version; a set that is not whole is restored to the version that
+    our pins recorded, or else resolved to the newest that the repository has.
+    """
+    reading = look[INSTALLED]
+    if not reading.is_ok or reading.value is None:
+        return unreadable("which packages are installed", reading, "see `dpkg --audit`")
+    installed = reading.value
+    whole = {version: cuda_set.installed_set(installed, version) for version in declared}
+    versions: dict[str, str] = {}
+    for packages in whole.values():
+        _add(versions, packages or {})
+    offer: Repository | None = None
+    missing = [version for version, packages in whole.items() if packages is None]
+    if missing:
+        offered = _offer(look, repository, declared)
+        if isinstance(offered, Refusal):
+            return offered
+        offer = offered
+        for version in missing:
+            resolved = _resolve(offer, version, installed, _pinned(look), repository)
+            if isinstance(resolved, Refusal):
+                return resolved
+            _add(versions, resolved)
+    return Wanted(
+        versions=versions,
+        incomplete=bool(missing),
+        damaged=() if missing else _damaged(look, whole),
+        obsolete=tuple(
+            sorted(name for name, package in installed.items() if _DRAGS_DRIVER.match(name) and package.installed)
+        ),
+        offer=offer,
+    )
+
+
+def _add(versions: dict[str, str], more: Mapping[str, str]) -> None:
+    for name, version in more.items():
+        if name not in versions or debversion.compare(versions[name], version) < 0:
+            versions[name] = version
+
+
+def _offer(look: Look, repository: apt.Repository, declared: Sequence[str]) -> Repository | Refusal:
+    key = apt.key_of(look, repository)
+    if isinstance(key, Refusal):
+        return key
+    suffixes = sorted({cuda_set.suffix(version) for version in declared})
+    names = (*(f".*-{suffix}" for suffix in suffixes), "nsight-.*", "cuda-toolkit-.*")
+    reading = look[index(repository.request(key), names)]
+    if reading.is_ok and reading.value is not None:
+        return reading.value
+    unsigned = "NO_PUBKEY" in reading.reason or "not signed" in reading.reason or "EXPKEYSIG" in reading.reason
+    return Refusal(
+        what="the repository is not signed by the declared key" if unsigned else "the repository cannot be had",
+        where=f"{repository.uri}: {_last_line(reading.reason) or reading.status}",
+        fix=(
+            f"declared is {repository.fingerprint}; ask the vendor or the mirror's owner, and never trust it unsigned"
+            if unsigned
+            else "see whether the node reaches it (proxy, firewall, name), or declare a mirror in sources.cuda"
+        ),
+    )
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.startswith(("E:", "W:", "Err:"))), text[-200:])
+
+
+def _resolve(
+    offer: Repository,
+    version: str,
+    installed: Mapping[str, Package],
+    pinned: Mapping[str, str],
+    repository: apt.Repository,
+) -> dict[str, str] | Refusal:
+    meta = cuda_set.toolkit(version)
+    offered = [
+        package.version
+        for package in offer.packages
+        if package.name == meta and cuda_set.is_release(package.version, version)
+    ]
+    if not offered:
+        others = ", ".join(cuda_set.available_releases(offer.packages)) or "no toolkit at all"
+        return Refusal(
+            what=f"CUDA {version} is not in this repository, which has {others}",
+            where=repository.uri,
+            fix="declare one of those in cuda.versions for this node, or put a system on it whose repository has it "
+            "(CUDA 12.2: Ubuntu 22.04), or run CUDA in a container",
+        )
+    recorded = pinned.get(meta)
+    chosen = recorded if recorded in offered else max(offered, key=debversion.key)
+    try:
+        return cuda_set.resolve(offer.packages, meta, chosen, installed)
+    except ValueError as error:
+        return Refusal(
+            what=f"{meta} {chosen} is not whole in this repository: {error}",
+            where=repository.uri,
+            fix="the mirror may be half synchronised: wait for it, or declare another patch level",
+        )
+
+
+def _pinned(look: Look) -> dict[str, str]:
+    """Return what our pins recorded: package -> version."""
+    configuration = look[APT].value
+    stanzas = [
+        stanza
+        for file in (configuration.preferences if configuration else ())
+        if file.path == PINS
+        for stanza in file.stanzas
+    ]
+    return {
+        name: stanza.pin.removeprefix("version ").strip()
+        for stanza in stanzas
+        for name in stanza.package
+        if stanza.pin.startswith("version ")
+    }
+
+
+def _damaged(look: Look, whole: Mapping[str, Mapping[str, str] | None]) -> tuple[str, ...]:
+    """Return the packages of those toolkits that do not work and whose files are not as they were shipped."""
+    names: set[str] = set()
+    for version, packages in whole.items():
+        proof = look[proof_of(".".join(version.split(".")[:2]))]
+        works = proof.is_ok and proof.value is not None and proof.value.mode != "failed"
+        if works or proof.is_unknown or proof.status == "timeout" or not packages:
+            continue
+        verified = look[damaged(tuple(sorted(packages)))].value
+        if verified is not None and verified.changed:
+            names |= set((look[owners(verified.changed)].value or {}).values()) & set(packages)
+    return tuple(sorted(names))
+
+
+def transaction(look: Look, repository: apt.Repository, wanted: Wanted) -> tuple[Change, ...] | Refusal:
+    """Return the package changes of the one transaction, as apt simulated it, or why it must not run."""
+    if not (wanted.incomplete or wanted.damaged or wanted.obsolete):
+        return ()
+    key, apt_files = apt.key_of(look, repository), look[APT].value
+    if isinstance(key, Refusal) or apt_files is None:
+        return key if isinstance(key, Refusal) else unreadable("apt's configuration", look[APT], "see /etc/apt")
+    asked = wanted.damaged or tuple(sorted(wanted.versions))
+    install = tuple(f"{name}={wanted.versions[name]}" for name in asked)
+    configuration = apt.edited(apt_files, {**_pin_edits(look, repository, wanted), PINS: pins(wanted.versions)})
+    simulation = look[
+        simulate(
+            repository.request(key),
+            sources=_contents(configuration.sources, leave_out=(repository.source,)),
+            preferences=_contents(configuration.preferences),
+            install=install,
+            purge=wanted.obsolete,
+            reinstall=bool(wanted.damaged),
+            refresh_all=not apt.has_lists(look[LISTS].value or frozenset()),
+        )
+    ]
+    if not simulation.is_ok or simulation.value is None:
+        return unreadable("what apt would do", simulation, f"see whether the node reaches {repository.uri}")
+    installed = look[INSTALLED].value or {}
+    wrong = _unasked(simulation.value, wanted, installed) or _too_big(look, simulation.value, wanted.offer)
+    if wrong is not None:
+        return wrong
+    return _moves(simulation.value, install, wanted, installed)
+
+
+def _unasked(simulation: Simulation, wanted: Wanted, installed: Mapping[str, Package]) -> Refusal | None:
+    """Return the refusal when apt would not do exactly what was asked."""
+    if simulation.errors:
+        broken = tuple(re.findall(r"package (\S+) needs to be reinstalled", " ".join(simulation.errors)))
+        if broken:
+            return broken_elsewhere(broken)
+        return Refusal(
+            what="apt finds no way to install the set",
+            where="; ".join(simulation.errors[:4]),
+            fix="run `apt-get -f install` or see which package is in the way; nothing was changed",
+        )
+    said: list[str] = []
+    for step in simulation.installs:
+        exact = wanted.versions.get(step.name)
+        if exact is not None and step.new != exact:
+            said.append(f"{step.name} {step.new} instead of {exact}")
+        elif exact is None and step.old is not None:
+            said.append(f"{step.name} moved from {step.old} to {step.new}")
+        elif exact is None and _DRIVER.match(step.name):
+            said.append(f"the driver package {step.name} {step.new} installed")
+    said += [f"{step.name} removed" for step in simulation.removals if step.name not in wanted.obsolete]
+    done = {step.name for step in simulation.installs}
+    said += [
+        f"{name} left at {installed[name].version}"
+        for name, exact in wanted.versions.items()
+        if not wanted.damaged and name not in done and name in installed and installed[name].version != exact
+    ]
+    if not said:
+        return None
+    return Refusal(
+        what=f"apt would do more than was asked: {'; '.join(said[:6])}{' ...' if len(said) > 6 else ''}",
+        where="apt-get -s install " + " ".join(f"{n}={v}" for n, v in sorted(wanted.versions.items())[:3]) + " ...",
+        fix="see which other package or pin wants that (apt-cache policy NAME); remove it, or pin it, and plan again",
+    )
+
+
+def _too_big(look: Look, simulation: Simulation, offer: Repository | None) -> Refusal | None:
+    space = look[SPACE].value or {}
+    sizes = {(package.name, package.version): package for package in (offer.packages if offer else ())}
+    new = [sizes[step.name, step.new] for step in simulation.installs if (step.name, step.new) in sizes]
+    needed: dict[str, int] = {}
+    places = (
+        ("/usr/local" if "/usr/local" in space else "/usr", sum(package.installed_size_kib for package in new)),
+        ("/var/cache/apt", sum(package.size for package in new) // 1024),
+    )
+    for path, kib in places:
+        if path in space:
+            needed[space[path].mount] = needed.get(space[path].mount, 0) + kib
+    for path, _ in places:
+        if path in space and needed[space[path].mount] > space[path].available_kib:
+            return Refusal(
+                what=f"the set needs {needed[space[path].mount] // 1024 + 1} MiB on {space[path].mount}, "
+                f"which has {space[path].available_kib // 1024} MiB",
+                where=path,
+                fix="make room there (`apt-get clean`, old toolkits), then run again",
+            )
+    return None
+
+
+def _moves(
+    simulation: Simulation, install: Sequence[str], wanted: Wanted, installed: Mapping[str, Package]
+) -> tuple[Change, ...]:
+    reinstall = ("--reinstall",) if wanted.damaged else ()
+    commands = [
+        Run((*_INSTALL, *reinstall, *install, *(f"{name}-" for name in wanted.obsolete)),
+            packages=True, timeout_s=_INSTALL_TIMEOUT_S),
+    ]  # fmt: skip
+    kept = _left_behind(wanted, installed)
+    if kept:
+        # What the meta-packages brought (the driver above all) would be next to go at `apt autoremove`.
+        commands.insert(0, Run(("apt-mark", "manual", *kept), packages=True))
+    changes = [Change(f"package {step.name}", step.old, None) for step in simulation.removals]
+    changes += [
+        Change(f"package {step.name}", "damaged" if step.old == step.new else step.old, step.new)
+        for step in simulation.installs
+    ]
+    if not changes:
+        return ()
+    first = changes[0]
+    return (Change(first.what, first.before, first.after, commands=tuple(commands)), *changes[1:])
+
+
+def _left_behind(wanted: Wanted, installed: Mapping[str, Package]) -> list[str]:
+    names = {
+        relation.name
+        for name in wanted.obsolete
+        for group in dpkg.parse_depends(installed[name].depends)
+        for relation in group
+    }
+    return sorted(
+        name
+        for name in names
+        if name in installed and installed[name].installed
+        and name not in wanted.obsolete and name not in wanted.versions
+    )  # fmt: skip
+
+
+def pins(versions: Mapping[str, str]) -> bytes:
+    """Return the preferences that keep each package at its exact version (above 1000: even against an upgrade)."""
+    stanzas = "\n".join(
+        f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n" for name, version in sorted(versions.items())
+    )
+    return f"{MANAGED}{stanzas}".encode()
+
+
+def _pin_edits(look: Look, repository: apt.Repository, wanted: Wanted) -> dict[str, bytes | None]:
+    return {edit.path: edit.content for edit in _other_pins(look, repository, wanted)}
+
+
+def _other_pins(look: Look, repository: apt.Repository, wanted: Wanted) -> list[apt.Edit]:
+    configuration = look[APT].value
+    if configuration is None:
+        return []
+    return apt.disabled_pins(
+        configuration,
+        repository,
+        lambda stanza: any(
+            fnmatchcase(name, glob) for glob in stanza.package if glob != "*" for name in wanted.versions
+        ),
+        "another pin for the CUDA toolkit",
+        ours=(PINS,),
+    )
+
+
+def pins_and_holds(
+    look: Look, repository: apt.Repository, wanted: Wanted, moves: Sequence[Change]
+) -> tuple[Change, ...]:
+    """Return the changes that keep the set where it is: nobody else's pin, ours, and a hold on each package."""
+    changes = [edit.change() for edit in _other_pins(look, repository, wanted)]
+    pin = file_change(PINS, (look[PIN_FILE].value or {}).get(PINS), pins(wanted.versions))
+    if pin is not None:
+        changes.append(pin)
+    installed = look[INSTALLED].value or {}
+    moved = {change.what.removeprefix("package ") for change in moves}
+    # dpkg forgets a hold when it unpacks the package anew.
+    unheld = sorted(
+        name for name in wanted.versions if name in moved or name not in installed or not installed[name].held
+    )
+    if unheld:
+        hold = Run(("apt-mark", "hold", *unheld), packages=True)
+        changes.append(Change(f"hold on {_some(unheld)}", "not held", "held", commands=(hold,)))
+    return tuple(changes)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
+def _contents(files: Iterable[object], leave_out: Sequence[str] = ()) -> dict[str, bytes]:
+    """Return file name -> content, unique below one folder."""
+    return {
+        str(file.path).rpartition("/")[2]: file.content  # type: ignore[attr-defined]
+        for file in files
+        if file.path not in leave_out  # type: ignore[attr-defined]
+    }
+
+
+def after(look: Look, repository: apt.Repository, wanted: Wanted) -> Look:
+    """Return the look as it will be: the set installed and held, its pins in place, what drags drivers gone."""
+    installed = {name: package for name, package in (look[INSTALLED].value or {}).items() if name not in wanted.obsolete}
+    for name, version in wanted.versions.items():
+        known = installed.get(name)
+        depends = next(
+            (
+                package.depends
+                for package in (wanted.offer.packages if wanted.offer else ())
+                if (package.name, package.version) == (name, version)
+            ),
+            known.depends if known else "",
+        )
+        installed[name] = Package(
+            name=name, version=version, architecture="", want="hold", state="installed",
+            reinst_required=False, depends=depends,
+        )  # fmt: skip
+    contents: dict[str, bytes | None] = {
+        **_pin_edits(look, repository, wanted), PINS: pins(wanted.versions)
+    }  # fmt: skip
+    configuration = look[APT].value
+    result = look.having(INSTALLED, Reading.ok(installed)).having(
+        PIN_FILE, Reading.ok(written({}, {PINS: contents[PINS]}))
+    )
+    return result.having(APT, Reading.ok(apt.edited(configuration, contents))) if configuration else result

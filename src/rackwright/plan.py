@@ -1,0 +1,138 @@
+"""The planner: the same deploy file, the same decisions, one look at each node, nothing changed.
+
+The deploy file is executed under a recorder; the decisions that it names are folded over the look, each on what the
+one before it will have left. Operations that are not ours are listed as not planned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Literal
+
+import gevent
+import pyinfra
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
+from pyinfra.api.config import Config
+from pyinfra.api.exceptions import ConnectError, NoGroupError
+from pyinfra.api.host import Host
+from pyinfra.api.inventory import Inventory
+from pyinfra.api.state import State, StateStage
+from pyinfra.context import ctx_config, ctx_host, ctx_inventory, ctx_state
+from pyinfra_cli.util import exec_file
+
+from rackwright.change import Call, Change, LookFailed, Refusal, first_sections, fold, recording
+from rackwright.errors import Problem, UsageMistake
+from rackwright.looking import take
+from rackwright_facts.look import Look
+
+Status = Literal["unchanged", "pending", "refused", "unreachable"]
+
+
+@dataclass
+class HostPlan:
+    """What would happen on one host."""
+
+    name: str
+    status: Status = "unchanged"
+    changes: list[tuple[Call, Change]] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    not_planned: list[str] = field(default_factory=list)
+    look: Look = field(default_factory=Look)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the host's part of the plan, schema 1."""
+        return {
+            "status": self.status,
+            "look_sha256": look_sha256(self.look),
+            "changes": [{"operation": call.operation, **change.to_json()} for call, change in self.changes],
+            "refusals": [refusal.to_json() for refusal in self.refusals],
+            "not_planned": self.not_planned,
+        }
+
+
+def look_sha256(look: Look) -> str:
+    """Return a digest of what was seen, the same for the same state."""
+    shown = {key: reading.to_json() for key, reading in look.readings.items()}
+    return hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def plan(inventory: Inventory, deploy: Path, *, limit: Sequence[str] = ()) -> list[HostPlan]:
+    """Return what `deploy` would do on each host of `inventory` (or those that `limit` names), in its order."""
+    state = _state(inventory, limit)
+    hosts = [host for host in inventory if state.is_host_in_limit(host)]
+    jobs = [state.pool.spawn(_plan_host, state, host, deploy) for host in hosts]
+    gevent.joinall(jobs)
+    return [job.get() for job in jobs]
+
+
+def _state(inventory: Inventory, limit: Sequence[str]) -> State:
+    pyinfra.is_cli = True  # type: ignore[attr-defined]  # what makes local.include work, as in a run of pyinfra
+    state = State(check_for_changes=False)
+    state.cwd = str(Path.cwd())
+    config = Config()
+    ctx_state.set(state)
+    ctx_config.set(config)
+    ctx_inventory.set(inventory)
+    chosen = matching(inventory, limit) if limit else None
+    state.init(inventory, config, initial_limit=chosen)
+    state.set_stage(StateStage.Prepare)
+    return state
+
+
+def matching(inventory: Inventory, patterns: Iterable[str]) -> list[Host]:
+    """Return the hosts that the patterns (names, groups, globs) mean, as pyinfra's --limit does."""
+    found: dict[str, Host] = {}
+    for pattern in patterns:
+        try:
+            hosts = list(inventory.get_group(pattern))
+        except NoGroupError:
+            hosts = [host for host in inventory if fnmatch(host.name, pattern)]
+        if not hosts:
+            raise UsageMistake(
+                Problem(f"no host and no group matches {pattern!r}", "--limit", "see the names with `rackwright validate`")
+            )
+        found.update({host.name: host for host in hosts})
+    return list(found.values())
+
+
+def _plan_host(state: State, host: Host, deploy: Path) -> HostPlan:
+    result = HostPlan(host.name)
+    try:
+        host.connect(show_errors=False, raise_exceptions=True)
+    except ConnectError as error:
+        fix = "see `rackwright doctor`, then run the same command again for it"
+        result.status, result.refusals = "unreachable", [Refusal(str(error), host.name, fix)]
+        return result
+    try:
+        _decide(state, host, deploy, result)
+    except LookFailed as failed:
+        result.status, result.refusals = "refused", [failed.refusal]
+        if failed.unreachable:
+            result.status = "unreachable"
+    finally:
+        host.disconnect()
+    return result
+
+
+def _decide(state: State, host: Host, deploy: Path, result: HostPlan) -> None:
+    with ctx_config.use(state.config.copy()), ctx_host.use(host):
+        with recording() as recorded:
+            exec_file(str(deploy))
+        arguments = {
+            key: value
+            for key, value in pop_global_arguments(state, host, {})[0].items()
+            if key in CONNECTOR_ARGUMENT_KEYS
+        }
+        result.not_planned = [name for op in state.ops[host] for name in state.get_op_meta(op).names]
+        result.look = take(host, first_sections(recorded.calls), arguments)
+        for call, decision in fold(recorded.calls, result.look, lambda wanted: take(host, wanted, arguments)):
+            result.changes += [(call, change) for change in decision.changes]
+            result.refusals += decision.refusals
+            result.notes += decision.notes
+    result.status = "refused" if result.refusals else "pending" if result.changes else "unchanged"
