@@ -15,7 +15,6 @@ _VERBS = {
     "init": ("rackwright.cli.settings", "init"),
     "doctor": ("rackwright.cli.doctor", "doctor"),
     "plan": ("rackwright.cli.plan", "plan"),
-    "apply": ("rackwright.cli.apply", "apply"),
     "verify": ("rackwright.cli.verify", "verify"),
     "lab": ("rackwright.cli.lab", "lab"),
 }

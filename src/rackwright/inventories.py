@@ -1,0 +1,55 @@
+"""Which hosts a command means: a pyinfra inventory file, a cluster.yaml, `@local` or a host list."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.inventory import Inventory
+from pyinfra_cli.exceptions import CliError
+from pyinfra_cli.inventory import make_inventory
+
+from rackwright.config import load
+from rackwright.errors import Problem, UsageMistake
+from rackwright.inventory import pyinfra_groups
+
+
+def default_inventory() -> str:
+    """Return `$RACKWRIGHT_INVENTORY`, else the inventory file of the site in the working directory."""
+    return os.environ.get("RACKWRIGHT_INVENTORY") or "inventories/cluster.py"
+
+
+def open_inventory(name: str | None) -> Inventory:
+    """Return the inventory; a mistake in it is a `UsageMistake`."""
+    name = name or default_inventory()
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        groups = pyinfra_groups(load(path))
+        everyone = {host: data for hosts in groups.values() for host, data in hosts}
+        members = {group: ([host for host, _ in hosts], {}) for group, hosts in groups.items()}
+        return Inventory((list(everyone.items()), {}), **members)  # type: ignore[arg-type]
+    if path.suffix == ".py" and not path.exists():
+        raise UsageMistake(
+            Problem(f"there is no inventory {name}", str(Path.cwd()), "name one, or make a site with `rackwright init`")
+        )
+    try:
+        return make_inventory(name, cwd=str(Path.cwd()))
+    except (CliError, PyinfraError) as error:
+        raise UsageMistake(Problem(f"the inventory cannot be read: {error}", name, "mend it and run again")) from error
+
+
+def default_deploy() -> Path:
+    """Return the deploy file of the whole bring-up where it exists, else the CUDA one."""
+    cluster = Path("deploys/cluster.py")
+    return cluster if cluster.exists() else Path("deploys/cuda.py")
+
+
+def open_deploy(name: str | None) -> Path:
+    """Return the deploy file; one that is missing is a `UsageMistake`."""
+    path = Path(name) if name else default_deploy()
+    if not path.is_file():
+        raise UsageMistake(
+            Problem(f"there is no deploy file {path}", str(Path.cwd()), "name one with --deploy, or run in a site's folder")
+        )
+    return path
