@@ -1,4 +1,4 @@
-"""Binary packages and flat repositories written in plain Python: deb(5), deterministic, a millisecond a package."""
+"""Binary packages and flat repositories in plain Python: deb(5), deterministic, a millisecond a package."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def paragraph(deb: Deb, content: bytes) -> str:
 
 
 def release(files: Mapping[str, bytes], *, fields: Mapping[str, str]) -> str:
-    """Return a Release file over the indexes `files` (name -> content)."""
+    """Return a Release file over the indexes `files`, laid out as NVIDIA/cuda-repo-management lays it out."""
     lines = [f"{name}: {value}" for name, value in fields.items()]
-    for title, digest in (("MD5Sum", "md5"), ("SHA256", "sha256")):
+    for title, digest in (("MD5Sum", "md5"), ("SHA1", "sha1"), ("SHA256", "sha256")):
         lines.append(f"{title}:")
         for name, content in sorted(files.items()):
             value = hashlib.new(digest, content, usedforsecurity=False).hexdigest()
             lines.append(f" {value} {len(content):>16} {name}")
-    return "\n".join(lines) + "\n"
+    return "\n".join((*lines, "Acquire-By-Hash: no")) + "\n"

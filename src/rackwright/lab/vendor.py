@@ -1,68 +1,13 @@
-"""What NVIDIA's CUDA repositories hold, as data: names, versions and dependency shapes for stand-in packages.
+"""What NVIDIA's CUDA repositories hold, as data: names, versions, dependency shapes and file names.
 
-Versions of 12.2.0 and 12.2.2 as the vendor's container images and public install logs quote them; where none was
-found, the release's own build number stands. The metas ask for their parts by `>=`, as the vendor's do.
+12.2.2 is from the vendor's own manifest (redistrib_12.2.2.json), the others from PyPI wheels, images and
+install logs; a part of which no number was found bears its release's own. Metas ask for parts by `>=`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from rackwright.lab.deb import Deb
-
-# Part -> (version in 12.2.0, version in 12.2.2); "" stands for the release's build number.
-_LIBRARIES_12_2 = {
-    "libcublas": ("12.2.1.16", "12.2.5.6"),
-    "libcufft": ("11.0.8.15", "11.0.8.103"),
-    "libcufile": ("1.7.0.149", "1.7.2.10"),
-    "libcurand": ("10.3.3.53", "10.3.3.141"),
-    "libcusolver": ("11.5.0.53", "11.5.2.141"),
-    "libcusparse": ("12.1.1.53", "12.1.2.141"),
-    "libnpp": ("12.1.1.14", "12.2.1.4"),
-    "libnvjitlink": ("12.2.91", "12.2.140"),
-    "libnvjpeg": ("12.2.0.2", "12.2.2.4"),
-}
-_LIBRARIES = tuple(_LIBRARIES_12_2)
-
-# Meta -> its parts. `X` becomes the release's suffix; a name without it stands as it is.
-_METAS = {
-    "cuda-compiler-X": ("cuda-cuobjdump-X", "cuda-cuxxfilt-X", "cuda-nvcc-X", "cuda-nvprune-X"),
-    "cuda-libraries-X": (
-        "cuda-cudart-X", "cuda-nvrtc-X", "cuda-opencl-X", *(f"{name}-X" for name in _LIBRARIES),
-    ),
-    "cuda-libraries-dev-X": (
-        "cuda-cccl-X", "cuda-cudart-dev-X", "cuda-driver-dev-X", "cuda-nvrtc-dev-X", "cuda-opencl-dev-X",
-        "cuda-profiler-api-X", *(f"{name}-dev-X" for name in _LIBRARIES),
-    ),
-    "cuda-command-line-tools-X": (
-        "cuda-cupti-X", "cuda-cupti-dev-X", "cuda-gdb-X", "cuda-nvdisasm-X", "cuda-nvprof-X", "cuda-nvtx-X",
-        "cuda-sanitizer-X",
-    ),
-    "cuda-visual-tools-X": ("cuda-libraries-dev-X", "cuda-nsight-X", "cuda-nsight-compute-X",
-                            "cuda-nsight-systems-X", "cuda-nvml-dev-X", "cuda-nvvp-X"),
-    "cuda-tools-X": ("cuda-command-line-tools-X", "cuda-visual-tools-X", "gds-tools-X"),
-    "cuda-toolkit-X": ("cuda-compiler-X", "cuda-documentation-X", "cuda-libraries-X", "cuda-libraries-dev-X",
-                       "cuda-nvml-dev-X", "cuda-tools-X"),
-    "cuda-runtime-X": ("cuda-libraries-X",),
-}  # fmt: skip
-_PARTS = (
-    "cuda-cuobjdump-X", "cuda-cuxxfilt-X", "cuda-nvcc-X", "cuda-nvprune-X", "cuda-crt-X", "cuda-nvvm-X",
-    "cuda-cudart-X", "cuda-nvrtc-X", "cuda-opencl-X", "cuda-cccl-X", "cuda-cudart-dev-X", "cuda-driver-dev-X",
-    "cuda-nvrtc-dev-X", "cuda-opencl-dev-X", "cuda-profiler-api-X", "cuda-cupti-X", "cuda-cupti-dev-X", "cuda-gdb-X",
-    "cuda-nvdisasm-X", "cuda-nvprof-X", "cuda-nvtx-X", "cuda-sanitizer-X", "cuda-nsight-X", "cuda-nsight-compute-X",
-    "cuda-nsight-systems-X", "cuda-nvml-dev-X", "cuda-nvvp-X", "cuda-documentation-X", "cuda-demo-suite-X",
-)  # fmt: skip
-# Part -> what else it needs. Library packages bring the settings of the linker and the `cuda` alternative.
-_NEEDS = {
-    "cuda-nvcc-X": ("cuda-crt-X =", "cuda-cudart-dev-X =", "cuda-nvvm-X ="),
-    "cuda-cudart-dev-X": ("cuda-cudart-X =", "cuda-cccl-X =", "cuda-driver-dev-X ="),
-    "cuda-cudart-X": ("cuda-toolkit-X-config-common", "cuda-toolkit-M-config-common", "cuda-toolkit-config-common"),
-    "cuda-cupti-dev-X": ("cuda-cupti-X =",),
-    "cuda-nsight-compute-X": ("nsight-compute-N",),
-    "cuda-nsight-systems-X": ("nsight-systems-N",),
-    "cuda-demo-suite-X": ("cuda-cudart-X", "libcufft-X", "libcurand-X"),
-}
 
 
 @dataclass(frozen=True)
@@ -70,14 +15,23 @@ class Release:
     """One patch level of a CUDA toolkit."""
 
     version: str
-    """`12.2.2`."""
+    """`12.2.2`: the metas' version."""
     build: str
-    """Version of the parts that have no number of their own: `12.2.140`."""
-    nvcc: str
-    own: Mapping[str, str] | None = None
-    """Library -> its version."""
-    nsight_compute: str = "2024.1.1"
-    nsight_systems: str = "2023.4.4"
+    """The version of the parts that have none of their own in `own`: `12.2.140`."""
+    own: Mapping[str, str]
+    """Stem of a part (`libcublas`, `cuda-nvcc`; without -dev and suffix) -> its version."""
+    nsight_compute: str
+    nsight_systems: str
+    driver: str
+    """The driver that ships with it: what its runtime asks for at least."""
+    built: str
+    """As `nvcc --version` prints it."""
+    compiler: str
+    """Number of the compiler's build, as `nvcc --version` prints it."""
+    ptxas: str = ""
+    """The wheel on the Python package index with this release's real ptxas; without it there is none."""
+    gone: tuple[str, ...] = ()
+    """Stems of the parts that the vendor has dropped by then."""
 
     @property
     def major(self) -> str:
@@ -94,209 +48,229 @@ class Release:
         """Return "12-2"."""
         return self.short.replace(".", "-")
 
+    @property
+    def nvcc(self) -> str:
+        """Return the compiler's version."""
+        return self.own["cuda-nvcc"]
+
+    def name(self, pattern: str) -> str:
+        """Return a package's name: in `cuda-nvcc-X` X is the suffix; `-M-` stands for the major version."""
+        return pattern.replace("X", self.suffix).replace("M", self.major)
+
+    def part_version(self, pattern: str) -> str:
+        """Return the version of a package of this release, without the Debian revision."""
+        if pattern in METAS:
+            return self.version
+        stem = pattern.removesuffix("-X").removesuffix("-dev")
+        return self.own.get(SAME_VERSION.get(stem, stem), self.build)
+
+
+# Stem -> the stem whose version it shares.
+SAME_VERSION = {"cuda-crt": "cuda-nvcc", "cuda-nvvm": "cuda-nvcc", "gds-tools": "libcufile"}
+
+# Stem -> (shared library, its soname's number in CUDA 12, and in CUDA 13).
+LIBRARIES = {
+    "libcublas": ("libcublas", "12", "13"),
+    "libcufft": ("libcufft", "11", "12"),
+    "libcufile": ("libcufile", "0", "0"),
+    "libcurand": ("libcurand", "10", "10"),
+    "libcusolver": ("libcusolver", "11", "12"),
+    "libcusparse": ("libcusparse", "12", "12"),
+    "libnpp": ("libnppc", "12", "13"),
+    "libnvjitlink": ("libnvJitLink", "12", "13"),
+    "libnvjpeg": ("libnvjpeg", "12", "13"),
+}
+_LIBRARY_ORDER = tuple(LIBRARIES)
+# The same for the parts that are named `cuda-`.
+OTHER_LIBRARIES = {
+    "cuda-cudart": ("libcudart", "12", "13"),
+    "cuda-nvrtc": ("libnvrtc", "12", "13"),
+    "cuda-opencl": ("libOpenCL", "1", "1"),
+    "cuda-cupti": ("libcupti", "12", "13"),
+}
+
+# Meta -> its parts.
+METAS = {
+    "cuda-compiler-X": ("cuda-cuobjdump-X", "cuda-cuxxfilt-X", "cuda-nvcc-X", "cuda-nvprune-X"),
+    "cuda-libraries-X": (
+        "cuda-cudart-X", "cuda-nvrtc-X", "cuda-opencl-X", *(f"{name}-X" for name in _LIBRARY_ORDER),
+    ),
+    "cuda-libraries-dev-X": (
+        "cuda-cccl-X", "cuda-cudart-dev-X", "cuda-driver-dev-X", "cuda-nvrtc-dev-X", "cuda-opencl-dev-X",
+        "cuda-profiler-api-X", *(f"{name}-dev-X" for name in _LIBRARY_ORDER),
+    ),
+    "cuda-command-line-tools-X": (
+        "cuda-cupti-X", "cuda-cupti-dev-X", "cuda-gdb-X", "cuda-nvdisasm-X", "cuda-nvprof-X", "cuda-nvtx-X",
+        "cuda-sanitizer-X",
+    ),
+    "cuda-nsight-compute-X": (),  # and Nsight Compute itself, which has a version of its own in its name
+    "cuda-nsight-systems-X": (),
+    "cuda-visual-tools-X": (
+        "cuda-libraries-dev-X", "cuda-nsight-X", "cuda-nsight-compute-X", "cuda-nsight-systems-X",
+        "cuda-nvml-dev-X", "cuda-nvvp-X",
+    ),
+    "cuda-tools-X": ("cuda-command-line-tools-X", "cuda-visual-tools-X", "gds-tools-X"),
+    "cuda-toolkit-X": (
+        "cuda-compiler-X", "cuda-documentation-X", "cuda-libraries-X", "cuda-libraries-dev-X",
+        "cuda-nvml-dev-X", "cuda-tools-X",
+    ),
+    "cuda-runtime-X": ("cuda-libraries-X",),  # and a driver
+    "cuda-X": ("cuda-runtime-X", "cuda-toolkit-X", "cuda-demo-suite-X"),
+}  # fmt: skip
+
+# The linker's settings and the `cuda` alternative. Asked for without a version: apt takes the newest.
+CONFIG_COMMON = ("cuda-toolkit-X-config-common", "cuda-toolkit-M-config-common", "cuda-toolkit-config-common")
+
+# Part -> what it needs of its own release (by `>=`). The vendor's cuda-nvcc may need build-essential too (its
+# container images get a compiler that no recipe names); left out here: 250 MB on each host for nothing.
+PARTS = {
+    "cuda-cccl-X": (),
+    "cuda-crt-X": (),
+    "cuda-cudart-X": (),
+    "cuda-cudart-dev-X": ("cuda-cccl-X", "cuda-cudart-X", "cuda-driver-dev-X"),
+    "cuda-cuobjdump-X": (),
+    "cuda-cupti-X": (),
+    "cuda-cupti-dev-X": ("cuda-cupti-X",),
+    "cuda-cuxxfilt-X": (),
+    "cuda-demo-suite-X": ("cuda-runtime-X",),
+    "cuda-documentation-X": (),
+    "cuda-driver-dev-X": (),
+    "cuda-gdb-X": (),
+    "cuda-nsight-X": (),
+    "cuda-nvcc-X": ("cuda-crt-X", "cuda-cudart-dev-X", "cuda-nvvm-X"),
+    "cuda-nvdisasm-X": (),
+    "cuda-nvml-dev-X": (),
+    "cuda-nvprof-X": ("cuda-cupti-X",),
+    "cuda-nvprune-X": (),
+    "cuda-nvrtc-X": (),
+    "cuda-nvrtc-dev-X": ("cuda-nvrtc-X",),
+    "cuda-nvtx-X": (),
+    "cuda-nvvm-X": (),
+    "cuda-nvvp-X": ("cuda-nvprof-X",),
+    "cuda-opencl-X": (),
+    "cuda-opencl-dev-X": ("cuda-opencl-X",),
+    "cuda-profiler-api-X": (),
+    "cuda-sanitizer-X": (),
+    "gds-tools-X": ("libcufile-X",),
+    **{f"{name}-X": () for name in LIBRARIES},
+    **{f"{name}-dev-X": (f"{name}-X",) for name in LIBRARIES},
+}
+# Nsight Systems of CUDA 12.2 needs what Ubuntu 24.04 no longer has (Jimver/cuda-toolkit#365).
+NSIGHT_SYSTEMS_NEEDS = {"12.2": "libtinfo5"}
+
+_WHEEL = "nvidia-cuda-nvcc-cu12"
 
 CUDA_12_2_0 = Release(
-    "12.2.0", "12.2.53", "12.2.91", own={name: old for name, (old, _) in _LIBRARIES_12_2.items()},
-    nsight_compute="2023.2.0", nsight_systems="2023.2.3",
+    "12.2.0", "12.2.53",
+    own={
+        "cuda-nvcc": "12.2.91", "cuda-nvrtc": "12.2.91", "cuda-cupti": "12.2.60", "cuda-nvprof": "12.2.60",
+        "cuda-nvvp": "12.2.60", "cuda-nvml": "12.2.81", "libcublas": "12.2.1.16", "libcufft": "11.0.8.15",
+        "libcufile": "1.7.0.149", "libcurand": "10.3.3.53", "libcusolver": "11.5.0.53",
+        "libcusparse": "12.1.1.53", "libnpp": "12.1.1.14", "libnvjitlink": "12.2.91", "libnvjpeg": "12.2.0.2",
+    },
+    nsight_compute="2023.2.0.16", nsight_systems="2023.2.3.1001", driver="535.54.03",
+    built="Tue_Jun_13_19:16:58_PDT_2023", compiler="32965470",
+    # The wheel of 12.2.2, too: one ptxas of the series is enough for the rehearsal.
+    ptxas=f"{_WHEEL}==12.2.140",
 )  # fmt: skip
 CUDA_12_2_2 = Release(
-    "12.2.2", "12.2.140", "12.2.140", own={name: new for name, (_, new) in _LIBRARIES_12_2.items()},
-    nsight_compute="2023.2.2", nsight_systems="2023.2.3",
+    "12.2.2", "12.2.140",
+    own={
+        "cuda-nvcc": "12.2.140", "cuda-cupti": "12.2.142", "cuda-nsight": "12.2.144",
+        "cuda-nvprof": "12.2.142", "cuda-nvvp": "12.2.142", "libcublas": "12.2.5.6", "libcufft": "11.0.8.103",
+        "libcufile": "1.7.2.10",
+        "libcurand": "10.3.3.141", "libcusolver": "11.5.2.141", "libcusparse": "12.1.2.141",
+        "libnpp": "12.2.1.4", "libnvjpeg": "12.2.2.4",
+    },
+    nsight_compute="2023.2.2.3", nsight_systems="2023.2.3.1004", driver="535.104.05",
+    built="Tue_Aug_15_22:02:13_PDT_2023", compiler="33191640", ptxas=f"{_WHEEL}==12.2.140",
 )  # fmt: skip
-CUDA_12_3 = Release("12.3.2", "12.3.103", "12.3.107")
-CUDA_12_4 = Release("12.4.1", "12.4.127", "12.4.131")
-CUDA_12_5 = Release("12.5.1", "12.5.82", "12.5.82", nsight_compute="2024.2.1", nsight_systems="2024.2.3")
-CUDA_12_6 = Release("12.6.3", "12.6.77", "12.6.85", nsight_compute="2024.3.2", nsight_systems="2024.5.1")
-CUDA_13_0 = Release("13.0.2", "13.0.88", "13.0.88", nsight_compute="2025.3.1", nsight_systems="2025.3.2")
-
-_NVCC = """#!/bin/sh
-# Rehearsal stand-in for nvcc {short}: its --version is the real one's, and PTX goes to NVIDIA's own ptxas.
-here=$(dirname "$(readlink -f "$0")")
-case "$1" in
---version|-V)
-  echo 'nvcc: NVIDIA (R) Cuda compiler driver'
-  echo 'Copyright (c) 2005-2023 NVIDIA Corporation'
-  echo 'Cuda compilation tools, release {short}, V{nvcc}'
-  exit 0 ;;
-esac
-arch=sm_52 out=a.cubin in=
-while [ $# -gt 0 ]; do
-  case "$1" in
-  -arch=*) arch=${{1#-arch=}} ;; -o) out=$2; shift ;; -cubin) ;; *) in=$1 ;;
-  esac
-  shift
-done
-case "$in" in
-*.ptx) exec "$here/ptxas" -arch="$arch" -o "$out" "$in" ;;
-esac
-echo 'nvcc: this is a rehearsal stand-in: it assembles PTX and cannot compile CUDA C++' >&2
-exit 1
-"""
-
-_ALTERNATIVES = """#!/bin/sh
-set -e
-if [ "$1" = configure ]; then
-  update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-{short} {priority}
-  update-alternatives --install /usr/local/cuda-{major} cuda-{major} /usr/local/cuda-{short} {priority}
-fi
-"""
-_NO_ALTERNATIVES = """#!/bin/sh
-set -e
-if [ "$1" = remove ]; then
-  update-alternatives --remove cuda /usr/local/cuda-{short}
-  update-alternatives --remove cuda-{major} /usr/local/cuda-{short}
-fi
-"""
-_LDCONFIG = "#!/bin/sh\nset -e\nldconfig\n"
-
-
-def toolkit(release: Release, *, ptxas: bytes) -> Iterator[Deb]:
-    """Yield all packages of one release but the shared config-common ones."""
-    for meta, parts in _METAS.items():
-        depends = [_bound(release, part) for part in parts]
-        if meta == "cuda-runtime-X":
-            depends.append("cuda-drivers (>= 535.54.03)")
-        yield _deb(release, meta, f"{release.version}-1", depends)
-    for part in _PARTS:
-        yield _part(release, part, ptxas)
-    for library in _LIBRARIES:
-        common = [name.replace("X", release.suffix).replace("M", release.major) for name in _NEEDS["cuda-cudart-X"]]
-        soname = f"/usr/local/cuda-{release.short}/targets/x86_64-linux/lib/{library}.so.{release.major}"
-        version = f"{_version(release, library + '-X')}-1"
-        yield _deb(release, f"{library}-X", version, common, {soname: (b"stand-in\n", 0o644)})
-        yield _deb(release, f"{library}-dev-X", version, [_bound(release, f"{library}-X")])
-    gds = "/lib/systemd/system/nvidia-gds-stats.service"
-    unit = f"[Unit]\nDescription=GDS statistics of CUDA {release.short} (stand-in)\n[Service]\nType=oneshot\nExecStart=/bin/true\n"
-    yield _deb(
-        release, "gds-tools-X", f"{_version(release, 'libcufile-X')}-1", [_bound(release, "libcufile-X")],
-        # The same path in every release: the vendor's packages of two releases share files too, by Replaces.
-        {gds: (unit.encode(), 0o644)}, replaces="gds-tools-12-2, gds-tools-12-3, gds-tools-12-4, gds-tools-12-5, "
-        "gds-tools-12-6, gds-tools-13-0",
-    )  # fmt: skip
-    short, major = release.short, release.major
-    for tool, version in (("nsight-compute", release.nsight_compute), ("nsight-systems", release.nsight_systems)):
-        # Nsight Systems of 12.2 needs what Ubuntu 24.04 no longer has: the distribution's part of the set.
-        extra = {"Depends": "libtinfo5"} if (tool, short) == ("nsight-systems", "12.2") else {}
-        yield Deb(f"{tool}-{version}", f"{version}.3-1", fields={"Section": "multiverse/devel", **extra})
-    values = {"short": short, "major": major, "priority": short.replace(".", "")}
-    yield Deb(
-        f"cuda-toolkit-{release.suffix}-config-common", f"{release.build}-1", "all",
-        files={f"/usr/share/doc/cuda-toolkit-{release.suffix}-config-common/copyright": (b"stand-in\n", 0o644)},
-        scripts={"postinst": _ALTERNATIVES.format(**values), "prerm": _NO_ALTERNATIVES.format(**values)},
-    )  # fmt: skip
-    depends = [_bound(release, part) for part in ("cuda-runtime-X", "cuda-toolkit-X", "cuda-demo-suite-X")]
-    yield Deb(f"cuda-{release.suffix}", f"{release.version}-1", fields={"Depends": ", ".join(depends)})
+CUDA_12_3_2 = Release(
+    "12.3.2", "12.3.101",
+    own={
+        "cuda-nvcc": "12.3.107", "cuda-nvrtc": "12.3.107", "libcublas": "12.3.4.1", "libcufft": "11.0.12.1",
+        "libcufile": "1.8.1.2", "libcurand": "10.3.4.107", "libcusolver": "11.5.4.101",
+        "libcusparse": "12.2.0.103", "libnpp": "12.2.3.2", "libnvjpeg": "12.3.0.81",
+    },
+    nsight_compute="2023.3.1.1", nsight_systems="2023.3.3.42", driver="545.23.08",
+    built="Wed_Nov_22_10:17:15_PST_2023", compiler="33567101",
+)  # fmt: skip
+CUDA_12_4_1 = Release(
+    "12.4.1", "12.4.127",
+    own={
+        "cuda-nvcc": "12.4.131", "libcublas": "12.4.5.8", "libcufft": "11.2.1.3", "libcufile": "1.9.1.3",
+        "libcurand": "10.3.5.147", "libcusolver": "11.6.1.9", "libcusparse": "12.3.1.170",
+        "libnpp": "12.2.5.30", "libnvjpeg": "12.3.1.117",
+    },
+    nsight_compute="2024.1.1.4", nsight_systems="2023.4.4.54", driver="550.54.15",
+    built="Thu_Mar_28_02:18:24_PDT_2024", compiler="34097967", ptxas=f"{_WHEEL}==12.4.131",
+)  # fmt: skip
+CUDA_12_5_1 = Release(
+    "12.5.1", "12.5.82",
+    own={
+        "cuda-nvcc": "12.5.82", "libcublas": "12.5.3.2", "libcufft": "11.2.3.61", "libcufile": "1.10.1.7",
+        "libcurand": "10.3.6.82", "libcusolver": "11.6.3.83", "libcusparse": "12.5.1.3",
+        "libnpp": "12.3.0.159", "libnvjpeg": "12.3.2.81",
+    },
+    nsight_compute="2024.2.1.2", nsight_systems="2024.2.3.38", driver="555.42.06",
+    built="Thu_Jun__6_02:18:23_PDT_2024", compiler="34385749",
+)  # fmt: skip
+CUDA_12_6_3 = Release(
+    "12.6.3", "12.6.77",
+    own={
+        "cuda-nvcc": "12.6.85", "cuda-nvrtc": "12.6.85", "cuda-cupti": "12.6.80", "libcublas": "12.6.4.1",
+        "libcufft": "11.3.0.4", "libcufile": "1.11.1.6", "libcurand": "10.3.7.77", "libcusolver": "11.7.1.2",
+        "libcusparse": "12.5.4.2", "libnpp": "12.3.1.54", "libnvjitlink": "12.6.85", "libnvjpeg": "12.3.3.54",
+    },
+    nsight_compute="2024.3.2.3", nsight_systems="2024.5.1.113", driver="560.35.05",
+    built="Tue_Oct_29_23:50:19_PDT_2024", compiler="35059454", ptxas=f"{_WHEEL}==12.6.85",
+)  # fmt: skip
+CUDA_13_0_2 = Release(
+    "13.0.2", "13.0.85",
+    own={
+        "cuda-nvcc": "13.0.88", "cuda-nvrtc": "13.0.88", "cuda-cudart": "13.0.96", "libcublas": "13.1.0.3",
+        "libcufft": "12.0.0.61", "libcufile": "1.15.1.6", "libcurand": "10.4.0.35",
+        "libcusolver": "12.0.4.66",
+        "libcusparse": "12.6.3.3", "libnpp": "13.0.1.2", "libnvjitlink": "13.0.88", "libnvjpeg": "13.0.1.86",
+    },
+    nsight_compute="2025.3.1.4", nsight_systems="2025.3.2.474", driver="580.95.05",
+    built="Wed_Aug_20_01:58:59_PM_PDT_2025", compiler="36424714", gone=("cuda-nvprof", "cuda-nvvp"),
+)  # fmt: skip
 
 
-def shared(release: Release) -> Iterator[Deb]:
-    """Yield the config-common packages that all toolkits of a major version, and all toolkits, share."""
-    major, version = release.major, f"{release.build}-1"
-    for name, file, folder in (
-        (f"cuda-toolkit-{major}-config-common", f"988_cuda-{major}.conf", f"/usr/local/cuda-{major}"),
-        ("cuda-toolkit-config-common", "000_cuda.conf", "/usr/local/cuda"),
-    ):
-        path = f"/etc/ld.so.conf.d/{file}"
-        yield Deb(
-            name, version, "all", files={path: (f"{folder}/targets/x86_64-linux/lib\n".encode(), 0o644)},
-            conffiles=(path,), scripts={"postinst": _LDCONFIG},
-        )  # fmt: skip
+@dataclass(frozen=True)
+class Offer:
+    """What one repository has."""
+
+    releases: tuple[Release, ...]
+    drivers: tuple[str, ...]
+    pin: bool
+    """Whether the vendor publishes a pin file beside it, as it does for Ubuntu."""
 
 
-def moving_metas(newest: Release, newest_12: Release | None) -> Iterator[Deb]:
-    """Yield the metas that move on by themselves: `cuda`, `cuda-toolkit`, `cuda-toolkit-12`."""
-    version = f"{newest.version}-1"
-    yield Deb("cuda", version, fields={"Depends": f"cuda-{newest.suffix} (>= {newest.version})"})
-    yield Deb("cuda-toolkit", version, fields={"Depends": f"cuda-toolkit-{newest.suffix} (>= {newest.version})"})
-    if newest_12 is not None:
-        depends = f"cuda-toolkit-{newest_12.suffix} (>= {newest_12.version})"
-        yield Deb("cuda-toolkit-12", f"{newest_12.version}-1", fields={"Depends": depends})
+REPOSITORIES = {
+    "ubuntu2204": Offer(
+        (CUDA_12_2_0, CUDA_12_2_2, CUDA_12_4_1, CUDA_13_0_2), drivers=("535.104.05", "580.95.05"), pin=True
+    ),
+    "ubuntu2404": Offer((CUDA_12_5_1, CUDA_12_6_3), drivers=("560.35.05",), pin=True),
+    "debian12": Offer((CUDA_12_3_2, CUDA_12_4_1), drivers=("550.54.15",), pin=False),
+}
 
-
-def drivers(branch: int, version: str) -> Iterator[Deb]:
-    """Yield a driver set small enough to show that something drags it in."""
-    names = (f"nvidia-driver-{branch}", f"libnvidia-compute-{branch}", f"nvidia-utils-{branch}")
-    for name in names:
-        yield Deb(name, f"{version}-0ubuntu1", fields={"Section": "multiverse/devel"})
-    depends = ", ".join(f"{name} (>= {version})" for name in names)
-    yield Deb(f"cuda-drivers-{branch}", f"{version}-1", fields={"Depends": depends})
-    yield Deb("cuda-drivers", f"{version}-1", fields={"Depends": f"cuda-drivers-{branch} (= {version}-1)"})
-
-
-def keyring_package(directory: str, key: bytes, url: str) -> Deb:
-    """Return `cuda-keyring`: the vendor's key, its list and its pin, as conffiles."""
-    source = f"/etc/apt/sources.list.d/cuda-{directory}-x86_64.list"
-    keyring = "/usr/share/keyrings/cuda-archive-keyring.gpg"
-    return Deb(
-        "cuda-keyring", "1.1-1", "all",
-        files={
-            keyring: (key, 0o644),
-            source: (f"deb [signed-by={keyring}] {url}/{directory}/x86_64/ /\n".encode(), 0o644),
-            "/etc/apt/preferences.d/cuda-repository-pin-600": (pin(), 0o644),
-        },
-        conffiles=(source, "/etc/apt/preferences.d/cuda-repository-pin-600"),
-    )  # fmt: skip
-
-
-def pin() -> bytes:
-    """Return the vendor's pin file (structure as in `cuda-ubuntu2204.pin`)."""
-    stanzas = [f"Package: {name}\nPin: origin *ubuntu.com*\nPin-Priority: -1\n" for name in ("nsight-compute", "nsight-systems")]
-    stanzas += [
-        f"Package: {name}\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n" for name in ("nvidia-modprobe", "nvidia-settings", "*")
-    ]
-    return "\n".join(stanzas).encode()
-
-
-def _version(release: Release, part: str) -> str:
-    library = part.removesuffix("-X").removesuffix("-dev")
-    if release.own and library in release.own:
-        return release.own[library]
-    if part == "gds-tools-X" and release.own:
-        return release.own["libcufile"]
-    return release.nvcc if part in ("cuda-nvcc-X", "cuda-crt-X", "cuda-nvvm-X") else release.build
-
-
-def _bound(release: Release, part: str) -> str:
-    version = release.version if part in _METAS else _version(release, part)
-    return f"{part.replace('X', release.suffix)} (>= {version})"
-
-
-def _deb(
-    release: Release, part: str, version: str, depends: list[str],
-    files: Mapping[str, tuple[bytes, int]] | None = None, *, links: Mapping[str, str] | None = None, replaces: str = "",
-) -> Deb:  # fmt: skip
-    fields = {"Section": "multiverse/devel", "Multi-Arch": "foreign"}
-    if depends:
-        fields["Depends"] = ", ".join(depends)
-    name = part.replace("X", release.suffix)
-    if replaces:
-        fields["Replaces"] = ", ".join(other for other in replaces.split(", ") if other != name)
-    return Deb(name, version, fields=fields, files=files or {}, links=links or {})
-
-
-def _part(release: Release, part: str, ptxas: bytes) -> Deb:
-    depends = []
-    for need in _NEEDS.get(part, ()):
-        name, _, exact = need.partition(" ")
-        if exact:
-            depends.append(_bound(release, name))
-        elif name.endswith("-N"):
-            version = release.nsight_compute if "compute" in name else release.nsight_systems
-            depends.append(f"{name.removesuffix('N')}{version} (>= {version}.3)")
-        else:
-            depends.append(name.replace("X", release.suffix).replace("M", release.major))
-    home = f"/usr/local/cuda-{release.short}"
-    files: dict[str, tuple[bytes, int]] = {}
-    links: dict[str, str] = {}
-    if part == "cuda-nvcc-X":
-        files[f"{home}/bin/nvcc"] = (_NVCC.format(short=release.short, nvcc=release.nvcc).encode(), 0o755)
-        if ptxas:
-            files[f"{home}/bin/ptxas"] = (ptxas, 0o755)
-    elif part == "cuda-cudart-X":
-        files[f"{home}/targets/x86_64-linux/lib/libcudart.so.{release.major}"] = (b"stand-in\n", 0o644)
-        links[f"{home}/lib64"] = "targets/x86_64-linux/lib"
-    elif part == "cuda-cudart-dev-X":
-        files[f"{home}/targets/x86_64-linux/include/cuda_runtime.h"] = (b"/* stand-in */\n", 0o644)
-        links[f"{home}/include"] = "targets/x86_64-linux/include"
-    else:
-        files[f"{home}/share/stand-in/{part.replace('X', release.suffix)}"] = (f"{release.version}\n".encode(), 0o644)
-    return _deb(release, part, f"{_version(release, part)}-1", depends, files, links=links)
+# Ubuntu's names of a driver: stem -> what it needs of the same set. Two branches have the same files, and
+# exclude each other by the stem (Conflicts, Provides and Replaces), as in Ubuntu's own packaging.
+UBUNTU_DRIVER = {
+    "nvidia-driver": ("libnvidia-compute", "nvidia-compute-utils", "nvidia-utils"),
+    "libnvidia-compute": (),
+    "nvidia-compute-utils": ("libnvidia-compute",),
+    "nvidia-utils": ("libnvidia-compute",),
+}
+# Debian's names of a driver: the branch is in the version alone.
+DEBIAN_DRIVER = {
+    "nvidia-driver": ("libcuda1", "nvidia-kernel-dkms", "nvidia-persistenced", "nvidia-smi"),
+    "libcuda1": (),
+    "libnvidia-ml1": (),
+    "nvidia-kernel-dkms": ("firmware-nvidia-gsp",),
+    "firmware-nvidia-gsp": (),
+    "nvidia-persistenced": (),
+    "nvidia-smi": ("libnvidia-ml1",),
+}
