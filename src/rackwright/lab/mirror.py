@@ -156,7 +156,7 @@ def _agent(home: Path) -> Iterator[Path]:
 
 def _keys(cache: Path) -> tuple[Path, dict[str, str]]:
     """Return the folder of the public keys, made once, and their fingerprints."""
-    folder = cache / "keys"
+    folder = cache / "signing-keys"
     if not folder.exists():
         new = Path(tempfile.mkdtemp(dir=cache, prefix="keys-new-"))
         home = new / "gnupg"
