@@ -1,4 +1,4 @@
-"""Building the vendor mirror: the same bytes again, builders side by side, killed half-way, what is missing."""
+"""Building the vendor mirror: the same bytes again, builders side by side, killed half-way, missing tools."""
 
 from __future__ import annotations
 
