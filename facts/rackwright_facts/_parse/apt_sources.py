@@ -160,6 +160,14 @@ def normal_uri(uri: str) -> str:
     return f"{shown}{path}".rstrip("/")
 
 
+def list_prefix(uri: str) -> str:
+    """Return how the files of this URI begin in /var/lib/apt/lists (apt-pkg's URItoFileName)."""
+    rest = re.sub(r"^[a-z+]+://", "", uri.rstrip("/") + "/", flags=re.IGNORECASE)
+    rest = rest.rpartition("@")[2]
+    quoted = re.sub(r"[\\|{}\[\]<>\"^~_=!@#$%*]", lambda match: f"%{ord(match.group()):02x}", rest)
+    return quoted.replace("/", "_")
+
+
 def without_uris(file: SourceFile, match: Callable[[str], bool]) -> bytes | None:
     """Return the file's content with every enabled entry's matching URIs disabled; None when none is left enabled."""
     meant = [entry for entry in file.entries if entry.enabled and any(map(match, entry.uris))]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 import pyinfra_cli.main  # noqa: F401 -- patches the standard library for gevent, before anything opens a socket
 
-from rackwright import report
+from rackwright import report, report_table
 from rackwright.inventories import default_inventory, open_deploy, open_inventory
 from rackwright.plan import plan as make_plan
 
@@ -29,7 +29,7 @@ def plan(inventory: str | None, deploy: str | None, limit: Sequence[str], as_jso
     plans = make_plan(open_inventory(inventory), path, limit=limit)
     if as_json:
         click.echo(json.dumps({"schema": 1, "hosts": {one.name: one.to_json() for one in plans}}, indent=1))
-    elif report.on_terminal():
+    elif report_table.on_terminal():
         limits = [part for pattern in limit for part in ("--limit", pattern)]
         command = shlex.join(["pyinfra", inventory or default_inventory(), str(path), *limits, "-y"])
         for line in report.plan_lines(plans, command):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 import pyinfra_cli.main  # noqa: F401 -- patches the standard library for gevent, before anything opens a socket
 
-from rackwright import report
+from rackwright import report_table
 from rackwright import verify as verification
 from rackwright.inventories import open_deploy, open_inventory
 from rackwright.plan import plan
@@ -36,6 +36,6 @@ def verify(inventory: str | None, deploy: str | None, limit: Sequence[str], as_j
         word = "unreachable" if one.status == "unreachable" else "unhealthy" if bad else "ok"
         details = "; ".join(f"{check.id}: {check.detail}" for check in (bad or found))
         rows.append((one.name, word, verification.system(one), details))
-    for line in report.table(("host", "status", "system", "checks"), rows):
+    for line in report_table.table(("host", "status", "system", "checks"), rows):
         click.echo(line)
     sys.exit(verification.exit_code(plans))

@@ -110,14 +110,6 @@ class Repository:
         return (APT, INSTALLED, LISTS, self.own_files())  # type: ignore[return-value]
 
 
-def list_prefix(uri: str) -> str:
-    """Return how the files of this URI begin in /var/lib/apt/lists (apt-pkg's URItoFileName)."""
-    rest = re.sub(r"^[a-z+]+://", "", uri.rstrip("/") + "/", flags=re.IGNORECASE)
-    rest = rest.rpartition("@")[2]
-    quoted = re.sub(r"[\\|{}\[\]<>\"^~_=!@#$%*]", lambda match: f"%{ord(match.group()):02x}", rest)
-    return quoted.replace("/", "_")
-
-
 def converge(look: Look, repository: Repository) -> Decision:
     """Bring key, entry, pin and lists of one repository to the declared state, and retire what competes."""
     apt, own = look[APT], look[repository.own_files()]
@@ -164,7 +156,7 @@ def converge(look: Look, repository: Repository) -> Decision:
     if proxies is not None:
         own_after[repository.proxy_file] = own_after[repository.proxy_file].model_copy(update={"mode": 0o600})
     have = lists.value or frozenset()
-    prefix = list_prefix(repository.uri)
+    prefix = apt_sources.list_prefix(repository.uri)
     if changes or not any(name.startswith(prefix) and "Packages" in name for name in have):
         before = "stale" if any(name.startswith(prefix) for name in have) else None
         changes.append(

@@ -11,7 +11,8 @@ from typing import Any, TypedDict
 
 from rackwright import sources
 from rackwright.change import Change, Decision, Refusal, Run
-from rackwright.errors import Problem
+from rackwright.config import resolve_secret
+from rackwright.errors import Problem, RackwrightError
 from rackwright.operations import apt, cuda_packages
 from rackwright.operations.common import MANAGED, file_change, unreadable, written
 from rackwright.runtime import planned_operation
@@ -49,6 +50,11 @@ def _repository(look: Look, origin: CudaSource) -> apt.Repository | Refusal:
     distro = sources.vendor_distro(system.value or {}, architecture.value or "")
     if isinstance(distro, Problem):
         return Refusal(distro.what, distro.where, distro.fix)
+    proxy = origin["proxy"]
+    try:
+        password = resolve_secret(proxy["password"]) if proxy and proxy["password"] else None
+    except RackwrightError as error:
+        return Refusal(error.problems[0].what, error.problems[0].where, error.problems[0].fix)
     return apt.Repository(
         name="cuda",
         uri=sources.cuda_repository_url(distro, origin),
@@ -61,7 +67,7 @@ def _repository(look: Look, origin: CudaSource) -> apt.Repository | Refusal:
         label=sources.CUDA_LABEL,
         vendor_files=sources.cuda_vendor_files(distro),
         keyring_package=sources.CUDA_KEYRING_PACKAGE,
-        proxy=sources.proxy_url(origin),
+        proxy=sources.proxy_with_password(proxy, password),
     )
 
 
