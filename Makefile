@@ -1,0 +1,27 @@
+# make        sets up .venv and the system packages that the lab needs
+# make demo   three rehearsal hosts, CUDA on them, and what they are then
+# make test   all tests; make lint: the checkers
+SHELL := /bin/bash
+.DEFAULT_GOAL := setup
+VENV := .venv/bin
+
+.PHONY: setup packages demo test lint
+
+setup: packages .venv/stamp
+
+packages:
+	@./tools/packages
+
+.venv/stamp: pyproject.toml
+	@python3 -m venv .venv
+	@$(VENV)/pip install --quiet --disable-pip-version-check --editable . --group dev || $(VENV)/pip install --quiet --disable-pip-version-check --upgrade pip && $(VENV)/pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+demo: setup
+	@./tools/demo
+
+test: setup
+	@$(VENV)/pytest
+
+lint: setup
+	$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/pyright
