@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyinfra
+from pyinfra.api.config import Config
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.inventory import Inventory
+from pyinfra.api.state import State
+from pyinfra.context import ctx_config, ctx_state
 from pyinfra_cli.exceptions import CliError
 from pyinfra_cli.inventory import make_inventory
 
@@ -21,7 +25,12 @@ def default_inventory() -> str:
 
 
 def open_inventory(name: str | None) -> Inventory:
-    """Return the inventory; a mistake in it is a `UsageMistake`."""
+    """Return the inventory, its context set up as in a run of pyinfra; a mistake in it is a `UsageMistake`."""
+    pyinfra.is_cli = True  # what makes local.include work
+    state = State(check_for_changes=False)
+    state.cwd = str(Path.cwd())
+    ctx_state.set(state)
+    ctx_config.set(Config())
     name = name or default_inventory()
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gevent
-import pyinfra
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
-from pyinfra.api.config import Config
 from pyinfra.api.exceptions import ConnectError, NoGroupError
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
@@ -72,15 +70,9 @@ def plan(inventory: Inventory, deploy: Path, *, limit: Sequence[str] = ()) -> li
 
 
 def _state(inventory: Inventory, limit: Sequence[str]) -> State:
-    pyinfra.is_cli = True  # type: ignore[attr-defined]  # what makes local.include work, as in a run of pyinfra
-    state = State(check_for_changes=False)
-    state.cwd = str(Path.cwd())
-    config = Config()
-    ctx_state.set(state)
-    ctx_config.set(config)
+    state: State = ctx_state.get()
     ctx_inventory.set(inventory)
-    chosen = matching(inventory, limit) if limit else None
-    state.init(inventory, config, initial_limit=chosen)
+    state.init(inventory, ctx_config.get(), initial_limit=matching(inventory, limit) if limit else None)
     state.set_stage(StateStage.Prepare)
     return state
 
