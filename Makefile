@@ -14,7 +14,7 @@ packages:
 
 .venv/stamp: pyproject.toml
 	@python3 -m venv .venv
-	@$(VENV)/pip install --quiet --disable-pip-version-check --editable . --group dev || $(VENV)/pip install --quiet --disable-pip-version-check --upgrade pip && $(VENV)/pip install --quiet --disable-pip-version-check --editable . --group dev
+	@$(VENV)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 demo: setup
