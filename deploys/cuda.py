@@ -1,6 +1,6 @@
 """CUDA toolkits on every host: source, exact package set, environment, proof.
 
-    pyinfra inventories/cluster.py deploys/cuda.py -y
+pyinfra inventories/cluster.py deploys/cuda.py -y
 """
 
 from pyinfra.context import host

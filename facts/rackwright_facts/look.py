@@ -147,9 +147,7 @@ def script_limit_s(sections: Sequence[Section[Any]], *, wait_for_packages_s: int
 
 def answers(sections: Sequence[Section[Any]], lines: Iterable[str]) -> Look:
     """Read what `script(sections)` printed. A section without a line of its own reads as an error."""
-    readings: dict[str, Reading[Any]] = {
-        section.key: Reading.error("the node gave no answer") for section in sections
-    }
+    readings: dict[str, Reading[Any]] = {section.key: Reading.error("the node gave no answer") for section in sections}
     for line in lines:
         parts = line.split(" ")
         if len(parts) != 4 or not parts[0].isdigit() or not parts[1].isdigit() or int(parts[0]) >= len(sections):

@@ -11,7 +11,15 @@ import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rackwright_facts._parse import apt_index, apt_preferences, apt_simulate, apt_sources, dpkg, dpkg_verify, locks
+from rackwright_facts._parse import (
+    apt_index,
+    apt_preferences,
+    apt_simulate,
+    apt_sources,
+    dpkg,
+    dpkg_verify,
+    locks,
+)
 from rackwright_facts._parse.apt_index import Available
 from rackwright_facts._parse.apt_preferences import PreferencesFile
 from rackwright_facts._parse.apt_simulate import Simulation
@@ -266,8 +274,14 @@ def simulate(
     options = "--reinstall" if reinstall else ""
     return Section(
         key=_key(
-            "packages.simulate", request, sorted(sources.items()), sorted(preferences.items()),
-            tuple(install), tuple(purge), reinstall, refresh_all,
+            "packages.simulate",
+            request,
+            sorted(sources.items()),
+            sorted(preferences.items()),
+            tuple(install),
+            tuple(purge),
+            reinstall,
+            refresh_all,
         ),  # fmt: skip
         command=f"""{_private(request.proxy)}{files}{_refresh(request, everything=refresh_all)}
 ln -s /var/lib/apt/lists/*_* "$p/lists/" 2>/dev/null

@@ -41,7 +41,10 @@ def _url(value: str) -> str:
     if match is None or not match.group(2):
         raise _fail("not an http or https URL", "write it as https://HOST/PATH")
     if "@" in match.group(2):
-        raise _fail("a URL with a user or password in it", "give credentials by reference: proxy: {url, user, password}")
+        raise _fail(
+            "a URL with a user or password in it",
+            "give credentials by reference: proxy: {url, user, password}",
+        )
     if re.search(r"\s|[\[\]\"']", value):
         raise _fail("a URL with a space, bracket or quote in it", "write it as https://HOST/PATH")
     return value.rstrip("/")
@@ -50,7 +53,10 @@ def _url(value: str) -> str:
 def _fingerprint(value: str) -> str:
     bare = value.replace(" ", "").removeprefix("0x").upper()
     if not re.fullmatch(r"[0-9A-F]{40}", bare):
-        raise _fail("a fingerprint has 40 hexadecimal digits", "see it with `gpg --show-keys FILE`; a short key id will not do")
+        raise _fail(
+            "a fingerprint has 40 hexadecimal digits",
+            "see it with `gpg --show-keys FILE`; a short key id will not do",
+        )
     return bare
 
 
@@ -135,7 +141,10 @@ class Source(Section):
     @model_validator(mode="after")
     def _key_with_fingerprint(self) -> Source:
         if self.key is not None and self.fingerprint is None:
-            raise _fail("a key file without the fingerprint that it must have", "add `fingerprint:` (gpg --show-keys FILE)")
+            raise _fail(
+                "a key file without the fingerprint that it must have",
+                "add `fingerprint:` (gpg --show-keys FILE)",
+            )
         return self
 
 
@@ -167,7 +176,10 @@ class Cuda(Section):
     @model_validator(mode="after")
     def _default_is_installed(self) -> Cuda:
         if self.default is not None and self.default not in self.versions:
-            raise _fail(f"the default {self.default} is not among the versions", "add it to versions, or name one of them")
+            raise _fail(
+                f"the default {self.default} is not among the versions",
+                "add it to versions, or name one of them",
+            )
         releases = [".".join(version.split(".")[:2]) for version in self.versions]
         twice = next((release for release in releases if releases.count(release) > 1), None)
         if twice is not None:
@@ -325,7 +337,7 @@ class Cluster(Section):
 
 def load(path: Path | str) -> Cluster:
     """Read and validate a cluster.yaml; raises `UsageMistake` with every mistake in it."""
-    from rackwright.settings.merge import merged  # noqa: PLC0415 -- merge builds the models of this module
+    from rackwright.settings.merge import merged
 
     return merged(Path(path))
 
@@ -342,14 +354,14 @@ def resolve_secret(reference: str, folder: Path | None = None) -> str:
         return path.read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageMistake(Problem(f"the secret cannot be read: {said}", reference, "put it there, mode 0600")) from None
+        raise UsageMistake(
+            Problem(f"the secret cannot be read: {said}", reference, "put it there, mode 0600")
+        ) from None
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of cluster.yaml, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
-
-
 
 
 def plain(section: Section | None) -> Mapping[str, Any] | None:

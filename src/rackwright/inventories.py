@@ -40,7 +40,11 @@ def open_inventory(name: str | None) -> Inventory:
         return Inventory((list(everyone.items()), {}), **members)  # type: ignore[arg-type]
     if path.suffix == ".py" and not path.exists():
         raise UsageMistake(
-            Problem(f"there is no inventory {name}", str(Path.cwd()), "name one, or make a site with `rackwright init`")
+            Problem(
+                f"there is no inventory {name}",
+                str(Path.cwd()),
+                "name one, or make a site with `rackwright init`",
+            )
         )
     try:
         return make_inventory(name, cwd=str(Path.cwd()))
@@ -59,6 +63,10 @@ def open_deploy(name: str | None) -> Path:
     path = Path(name) if name else default_deploy()
     if not path.is_file():
         raise UsageMistake(
-            Problem(f"there is no deploy file {path}", str(Path.cwd()), "name one with --deploy, or run in a site's folder")
+            Problem(
+                f"there is no deploy file {path}",
+                str(Path.cwd()),
+                "name one with --deploy, or run in a site's folder",
+            )
         )
     return path

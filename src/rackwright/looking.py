@@ -26,7 +26,11 @@ _DEAD_PEER_S = 30
 
 
 def take(
-    host: Host, sections: Sequence[Section[Any]], arguments: Mapping[str, Any], *, wait_for_packages_s: int = 0
+    host: Host,
+    sections: Sequence[Section[Any]],
+    arguments: Mapping[str, Any],
+    *,
+    wait_for_packages_s: int = 0,
 ) -> Look:
     """Ask `sections` of `host` in one exec. `arguments` are pyinfra's connector arguments (`_sudo` and the like)."""
     _tune(host)

@@ -87,7 +87,11 @@ def matching(inventory: Inventory, patterns: Iterable[str]) -> list[Host]:
             hosts = [host for host in inventory if fnmatch(host.name, pattern)]
         if not hosts:
             raise UsageMistake(
-                Problem(f"no host and no group matches {pattern!r}", "--limit", "see the names with `rackwright validate`")
+                Problem(
+                    f"no host and no group matches {pattern!r}",
+                    "--limit",
+                    "see the names with `rackwright validate`",
+                )
             )
         found.update({host.name: host for host in hosts})
     return list(found.values())

@@ -10,6 +10,7 @@ from itertools import groupby
 
 import click
 
+
 def on_terminal() -> bool:
     """Return whether standard output is a terminal that may be given columns."""
     return sys.stdout.isatty()

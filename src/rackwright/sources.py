@@ -23,7 +23,14 @@ CUDA_RETIRED_KEYS = ("AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80",)
 CUDA_LABEL = "NVIDIA CUDA"
 CUDA_KEYRING_PACKAGE = "cuda-keyring"
 
-DRIVER_BRANCH_ENDS = {470: "2024-07", 525: "2023-12", 535: "2026-06", 550: "2025-09", 570: "2026-02", 580: "2028-06"}
+DRIVER_BRANCH_ENDS = {
+    470: "2024-07",
+    525: "2023-12",
+    535: "2026-06",
+    550: "2025-09",
+    570: "2026-02",
+    580: "2028-06",
+}
 """Year and month of the last release of a data-center driver branch."""
 CUDA_DRIVER_FLOOR = {11: 450, 12: 525, 13: 580}
 """CUDA major version -> first driver branch that runs it (minor-version compatibility)."""
@@ -86,7 +93,9 @@ def vendor_distro(os_release: Mapping[str, str], architecture: str) -> VendorDis
         )
     if architecture not in _ARCHITECTURES:
         return Problem(
-            f"NVIDIA has no CUDA repository for {shown} on {architecture}", "dpkg --print-architecture", "amd64 or arm64"
+            f"NVIDIA has no CUDA repository for {shown} on {architecture}",
+            "dpkg --print-architecture",
+            "amd64 or arm64",
         )
     directory, deb822 = _SYSTEMS[system]
     return VendorDistro(directory, _ARCHITECTURES[architecture], deb822)

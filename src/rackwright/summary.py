@@ -73,8 +73,7 @@ def lines(state: State) -> list[str]:
     changed = [
         host
         for host in wanted
-        if host not in failed
-        and any(data.operation_meta._commands for data in state.ops[host].values())
+        if host not in failed and any(data.operation_meta._commands for data in state.ops[host].values())
     ]
     unchanged = len(wanted) - len(unreachable) - len(failed) - len(changed)
     out = ["", "--> Hosts:"]

@@ -49,9 +49,7 @@ libnpp-12-2 libnpp-dev-12-2 libnvjitlink-12-2 libnvjitlink-dev-12-2 libnvjpeg-12
 nsight-compute-2023.2.2 nsight-systems-2023.2.3
 """
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("apt-get") is None, reason="apt is not installed on this machine"
-)
+pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt is not installed on this machine")
 
 
 class Apt:
@@ -70,9 +68,7 @@ class Apt:
             "APT::Architectures": "amd64", "APT::Sandbox::User": "root", "Acquire::Languages": "none",
             "Acquire::Check-Valid-Until": "true", "Acquire::Check-Date": "true",
         }  # fmt: skip
-        self.options = [
-            argument for name, value in settings.items() for argument in ("-o", f"{name}={value}")
-        ]
+        self.options = [argument for name, value in settings.items() for argument in ("-o", f"{name}={value}")]
         self.env = {"APT_CONFIG": "/dev/null", "LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -156,9 +152,7 @@ def test_everything_is_readable_by_others(built: Mirror) -> None:
         ),
     ],
 )
-def test_closure_of_the_toolkit_resolves_and_is_the_real_one(
-    jammy: Apt, version: str, parts: dict[str, str]
-) -> None:
+def test_closure_of_the_toolkit_resolves_and_is_the_real_one(jammy: Apt, version: str, parts: dict[str, str]) -> None:
     found = jammy.simulate(f"cuda-toolkit-12-2={version}")
     assert found["cuda-toolkit-12-2"] == version
     # The metas ask by `>=`: apt takes the newest parts for the older toolkit, too.
@@ -214,9 +208,7 @@ def test_two_driver_branches_exclude_each_other(built: Mirror, jammy: Apt) -> No
     assert jammy.run("-s", "install", "cuda-drivers-535", "cuda-drivers-580").returncode == 100
     index = (built.www / NVIDIA_HOST / REPOS / "ubuntu2204/x86_64/Packages").read_text()
     package = index.partition("Package: nvidia-utils-535\n")[2].partition("\n\n")[0]
-    assert {"Conflicts: nvidia-utils", "Replaces: nvidia-utils", "Provides: nvidia-utils"} <= set(
-        package.split("\n")
-    )
+    assert {"Conflicts: nvidia-utils", "Replaces: nvidia-utils", "Provides: nvidia-utils"} <= set(package.split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -271,9 +263,7 @@ def test_apt_refuses_what_is_not_the_vendors(apt_of: AptOf, host: str, said: str
 
 
 @pytest.mark.parametrize(("host", "name"), [("rogue.mirror.lab", "rogue"), ("old.mirror.lab", "old")])
-def test_a_refused_mirror_is_whole_but_for_its_key(
-    built: Mirror, apt_of: AptOf, host: str, name: str
-) -> None:
+def test_a_refused_mirror_is_whole_but_for_its_key(built: Mirror, apt_of: AptOf, host: str, name: str) -> None:
     apt = apt_of(host=host, key=built.keys / f"{name}.asc")
     assert apt.update()[0] == 0
     assert apt.simulate("cuda-toolkit-12-2")["cuda-toolkit-12-2"] == "12.2.2-1"

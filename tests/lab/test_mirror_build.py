@@ -48,9 +48,7 @@ def test_two_builders_at_once_agree_and_leave_nothing_behind(cache: Path) -> Non
 
 @pytest.mark.parametrize("delay_s", [0.15, 0.6, 1.5, 2.5])
 def test_killed_builder_leaves_nothing_half_done(tmp_path: Path, delay_s: float) -> None:
-    program = (
-        "import sys, pathlib; from rackwright.lab import mirror; mirror.build(pathlib.Path(sys.argv[1]))"
-    )
+    program = "import sys, pathlib; from rackwright.lab import mirror; mirror.build(pathlib.Path(sys.argv[1]))"
     builder = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     time.sleep(delay_s)
     builder.kill()

@@ -17,9 +17,7 @@ from rackwright.lab.lab import cache_folder
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for mount and chroot"),
-    pytest.mark.skipif(
-        shutil.which("debootstrap") is None, reason="needs debootstrap, for the lab's base tree"
-    ),
+    pytest.mark.skipif(shutil.which("debootstrap") is None, reason="needs debootstrap, for the lab's base tree"),
 ]
 
 _MOUNTS = """set -e
@@ -42,9 +40,7 @@ class Tree:
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         argv = ["nsenter", "-m", "-t", str(self.holder), "chroot", str(self.root), "/bin/sh", "-c", command]
         env = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive"}
-        return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, env=env
-        )
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, env=env)
 
     def __call__(self, command: str) -> str:
         done = self.run(command)
@@ -154,6 +150,4 @@ def test_keyring_package_trips_over_the_pin_file_of_the_guide(tree: Tree) -> Non
     )
     assert "Pin: release l=NVIDIA CUDA" in tree(f"cat {pin}")
     ours = tree("gpg --show-keys --with-colons /etc/apt/lab.asc 2>/dev/null | grep ^fpr")
-    assert (
-        tree("gpg --show-keys --with-colons /usr/share/keyrings/cuda-archive-keyring.gpg | grep ^fpr") == ours
-    )
+    assert tree("gpg --show-keys --with-colons /usr/share/keyrings/cuda-archive-keyring.gpg | grep ^fpr") == ours

@@ -52,7 +52,11 @@ def parse(text: str) -> Simulation:
         verb, name, old, new, origin, architecture = match.groups()
         bare, _, qualifier = name.partition(":")
         step = Step(
-            name=bare, architecture=architecture or qualifier, old=old, new=new or "", origin=(origin or "").strip()
+            name=bare,
+            architecture=architecture or qualifier,
+            old=old,
+            new=new or "",
+            origin=(origin or "").strip(),
         )
         (installs if verb == "Inst" else removals).append(step)
     return Simulation(installs=tuple(installs), removals=tuple(removals), errors=tuple(errors))

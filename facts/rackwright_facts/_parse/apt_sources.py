@@ -79,8 +79,13 @@ def _one_line(text: str) -> list[Entry]:
         )
         entries.append(
             Entry(
-                types=(kind,), uris=(uri,), suites=(suite,), components=tuple((components or "").split()),
-                options=pairs, line=number, last_line=number,
+                types=(kind,),
+                uris=(uri,),
+                suites=(suite,),
+                components=tuple((components or "").split()),
+                options=pairs,
+                line=number,
+                last_line=number,
             )  # fmt: skip
         )
     return entries
@@ -104,7 +109,8 @@ def _deb822(text: str) -> list[Entry]:
                 suites=tuple(fields["suites"].split()),
                 components=tuple(fields.get("components", "").split()),
                 options=options,
-                enabled=fields.get("enabled", "yes").strip().lower() not in ("no", "false", "without", "off", "disable"),
+                enabled=fields.get("enabled", "yes").strip().lower()
+                not in ("no", "false", "without", "off", "disable"),
                 line=first,
                 last_line=last,
             )
@@ -184,9 +190,7 @@ def without_uris(file: SourceFile, match: Callable[[str], bool]) -> bytes | None
             lines[entry.line - 1 : entry.last_line] = _with_uris(lines[entry.line - 1 : entry.last_line], kept)
         else:
             stanza = [
-                line
-                for line in lines[entry.line - 1 : entry.last_line]
-                if not line.lower().startswith(b"enabled:")
+                line for line in lines[entry.line - 1 : entry.last_line] if not line.lower().startswith(b"enabled:")
             ]
             lines[entry.line - 1 : entry.last_line] = [*stanza, b"Enabled: no"]
     return b"\n".join(lines)

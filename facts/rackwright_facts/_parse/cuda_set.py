@@ -76,9 +76,7 @@ def resolve(available: Sequence[Available], meta: str, version: str, others: Map
 
 def _smallest(offered: Iterable[Available], bounds: Sequence[Relation], asker: str) -> str:
     fitting = [
-        package.version
-        for package in offered
-        if all(dpkg.satisfied(bound, package.version) for bound in bounds)
+        package.version for package in offered if all(dpkg.satisfied(bound, package.version) for bound in bounds)
     ]
     if not fitting:
         asked = " and ".join(f"{bound.op} {bound.version}" for bound in bounds)

@@ -44,9 +44,7 @@ def _parts(text: str) -> list[tuple[str, int]]:
 
 
 def _compare_text(one: str, other: str) -> int:
-    for (letters, number), (other_letters, other_number) in zip_longest(
-        _parts(one), _parts(other), fillvalue=("", 0)
-    ):
+    for (letters, number), (other_letters, other_number) in zip_longest(_parts(one), _parts(other), fillvalue=("", 0)):
         for char, other_char in zip_longest(letters, other_letters, fillvalue=""):
             if _order(char) != _order(other_char):
                 return -1 if _order(char) < _order(other_char) else 1

@@ -67,7 +67,9 @@ def parse_query(text: str, native: str = "") -> dict[str, Package]:
     return packages
 
 
-_RELATION = re.compile(r"^([a-zA-Z0-9][a-zA-Z0-9+.\-]*)(?::[a-z0-9\-]+)?\s*(?:\(\s*(<<|<=|=|>=|>>|<|>)\s*([^\s)]+)\s*\))?")
+_RELATION = re.compile(
+    r"^([a-zA-Z0-9][a-zA-Z0-9+.\-]*)(?::[a-z0-9\-]+)?\s*(?:\(\s*(<<|<=|=|>=|>>|<|>)\s*([^\s)]+)\s*\))?"
+)
 _OLD_OPS = {"<": "<=", ">": ">="}  # deb-control(5): the deprecated spellings
 
 

@@ -38,7 +38,9 @@ def lab() -> None:
 def up(count: int | None, name: str | None, system: str, file: Path | None) -> None:
     """Bring up COUNT hosts, gpu01, gpu02, ... What is up already stays as it is."""
     if (count is None) == (file is None):
-        raise UsageMistake(Problem("give either a number of hosts or --file", "rackwright lab up", "rackwright lab up 3"))
+        raise UsageMistake(
+            Problem("give either a number of hosts or --file", "rackwright lab up", "rackwright lab up 3")
+        )
     wanted = _from_file(file) if file else [HostSpec(f"gpu{index:02}", system) for index in range(1, (count or 0) + 1)]
     one = Lab(name)
     click.echo(f"lab {one.name}: the first `up` builds the base tree, about a minute", err=True)
@@ -50,7 +52,9 @@ def _from_file(path: Path) -> list[HostSpec]:
     document = yaml_lines.read(path)
     hosts = document.data.get("hosts") if isinstance(document.data, dict) else None
     if not isinstance(hosts, dict) or not hosts:
-        raise UsageMistake(Problem("no hosts are named", document.where(()), "write `hosts: {gpu[01-02]: {os: debian-12}}`"))
+        raise UsageMistake(
+            Problem("no hosts are named", document.where(()), "write `hosts: {gpu[01-02]: {os: debian-12}}`")
+        )
     wanted = []
     for pattern, body in hosts.items():
         where = document.where(("hosts", pattern))
@@ -61,7 +65,9 @@ def _from_file(path: Path) -> list[HostSpec]:
         try:
             wanted += [HostSpec(name, system) for name in ranges.expand(pattern)]
         except ValueError as error:
-            raise UsageMistake(Problem(f"{pattern!r} is no host or range: {error}", where, "write gpu[01-03]")) from None
+            raise UsageMistake(
+                Problem(f"{pattern!r} is no host or range: {error}", where, "write gpu[01-03]")
+            ) from None
     return wanted
 
 

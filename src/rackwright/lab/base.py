@@ -98,7 +98,9 @@ def base_tree(cache: Path) -> Path:
         _remove(cache.glob("base-new-*"))
         free = shutil.disk_usage(cache).free >> 20
         if free < _NEEDED_MIB:
-            raise HostFailure(Problem(f"{free} MiB are free and {_NEEDED_MIB} are needed", str(cache), "make room there"))
+            raise HostFailure(
+                Problem(f"{free} MiB are free and {_NEEDED_MIB} are needed", str(cache), "make room there")
+            )
         unfinished = Path(tempfile.mkdtemp(dir=cache, prefix="base-new-"))
         unfinished.chmod(0o755)
         _bootstrap(unfinished, mirror)
@@ -137,7 +139,9 @@ def _bootstrap(tree: Path, mirror: str) -> None:
     prefix = apt_sources.list_prefix(mirror)
     for file in (tree / "var/lib/apt/lists").iterdir():
         if file.name.startswith(prefix):
-            file.rename(file.with_name(apt_sources.list_prefix(f"http://{CONTROLLER}/debian") + file.name[len(prefix) :]))
+            file.rename(
+                file.with_name(apt_sources.list_prefix(f"http://{CONTROLLER}/debian") + file.name[len(prefix) :])
+            )
 
 
 def os_release(name: str) -> str:

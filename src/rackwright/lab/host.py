@@ -81,7 +81,18 @@ class HostFiles:
                 for path in (self.upper / user, ssh, ssh / "authorized_keys"):
                     os.chown(path, owner.st_uid, owner.st_gid)
                 (self.upper / user).chmod(0o755)
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(etc / "ssh/ssh_host_ed25519_key"))
+        run(
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            self.name,
+            "-f",
+            str(etc / "ssh/ssh_host_ed25519_key"),
+        )
         bundle = self.base / "etc/ssl/certs/ca-certificates.crt"
         ours = etc / "ssl/certs/ca-certificates.crt"
         ours.parent.mkdir(parents=True)

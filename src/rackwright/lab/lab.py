@@ -61,7 +61,9 @@ class Lab:
     def __init__(self, name: str | None = None) -> None:
         self.name = name or os.environ.get("RACKWRIGHT_LAB") or "lab"
         if not self.name.replace("-", "").isalnum() or len(self.name) > 24 or not self.name.isascii():
-            raise UsageMistake(Problem(f"{self.name!r} is no lab name", "--name", "letters, digits and hyphens, 24 at most"))
+            raise UsageMistake(
+                Problem(f"{self.name!r} is no lab name", "--name", "letters, digits and hyphens, 24 at most")
+            )
         self.folder = Path(os.environ.get("RACKWRIGHT_LAB_DIR", "/var/lib/rackwright/lab")) / self.name
         self.switch = f"rw-{self.name}"
 
@@ -90,7 +92,9 @@ class Lab:
     def _files(self, name: str) -> HostFiles:
         if all(spec.name != name for _, spec in self._state()):
             known = ", ".join(spec.name for _, spec in self._state()) or "none: it is not up"
-            raise UsageMistake(Problem(f"there is no host {name!r} in the lab {self.name}", "HOST", f"its hosts: {known}"))
+            raise UsageMistake(
+                Problem(f"there is no host {name!r} in the lab {self.name}", "HOST", f"its hosts: {known}")
+            )
         tree = Path((self.folder / "base").read_text())
         return HostFiles(self.folder / "hosts" / name, name, f"{self.switch}-{name}", tree, f"{self.switch}-{name}")
 
@@ -131,7 +135,18 @@ class Lab:
         self, state: list[tuple[int, HostSpec]], names: set[str], cache: Path, vendors: mirror.Mirror
     ) -> list[str]:
         if not self.key_path.exists():
-            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "rackwright-lab", "-f", str(self.key_path))
+            run(
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                "rackwright-lab",
+                "-f",
+                str(self.key_path),
+            )
         public = self.key_path.with_suffix(".pub").read_text()
         hosts = self._hosts_file(state, vendors.hosts)
         started = []
@@ -206,7 +221,7 @@ class Lab:
 
     def _serves(self) -> bool:
         with system.network(self.switch):
-            import socket  # noqa: PLC0415 -- gevent may have replaced the module that was loaded before
+            import socket
 
             probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         with probe:
@@ -261,7 +276,8 @@ class Lab:
         index = next(index for index, spec in self._state() if spec.name == name)
         files = self._files(name)
         return system.wait(
-            lambda: system.answers(self.switch, f"{MANAGEMENT}.{index + 10}") and self._settled(files), _READY_S
+            lambda: system.answers(self.switch, f"{MANAGEMENT}.{index + 10}") and self._settled(files),
+            _READY_S,
         )
 
     @staticmethod
@@ -332,13 +348,19 @@ class Lab:
         if leader is not None:
             system.wait(lambda: not leader.alive(), 60)
         if not self.wait_ready(name):
-            raise HostFailure(Problem(f"{name} did not come back", f"before: {before.strip()}", "rackwright lab status"))
+            raise HostFailure(
+                Problem(f"{name} did not come back", f"before: {before.strip()}", "rackwright lab status")
+            )
 
     def enter(self) -> None:
         """Put the calling thread, and what it starts, into the lab's management network."""
         if not Path(f"/run/netns/{self.switch}").exists():
             raise UsageMistake(
-                Problem(f"the lab {self.name!r} is not up", str(self.folder), f"rackwright lab up 3 --name {self.name}")
+                Problem(
+                    f"the lab {self.name!r} is not up",
+                    str(self.folder),
+                    f"rackwright lab up 3 --name {self.name}",
+                )
             )
         if os.geteuid() != 0:
             raise UsageMistake(Problem("entering the lab's network needs root", "this user", "run it with sudo"))
@@ -387,7 +409,9 @@ def _certificate(cache: Path, hosts: Sequence[str]) -> Path:
                 "-out", str(folder / "ca.new"))  # fmt: skip
             (folder / "ca.new").rename(folder / "ca.crt")
         names = ",".join(f"DNS:{host}" for host in hosts)
-        (folder / "extensions").write_text(f"subjectAltName={names},IP:{base.CONTROLLER}\nextendedKeyUsage=serverAuth\n")
+        (folder / "extensions").write_text(
+            f"subjectAltName={names},IP:{base.CONTROLLER}\nextendedKeyUsage=serverAuth\n"
+        )
         run("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=vendors", "-keyout", str(folder / "server.key"),
             "-out", str(folder / "server.csr"))  # fmt: skip
         run("openssl", "x509", "-req", "-in", str(folder / "server.csr"), "-CA", str(folder / "ca.crt"), "-CAkey",

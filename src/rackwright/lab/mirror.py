@@ -91,9 +91,7 @@ def build(cache: Path) -> Mirror:
     """Return the mirror, built into `cache` unless it is there; builders wait for one another."""
     for tool, package in _TOOLS.items():
         if shutil.which(tool) is None:
-            raise HostFailure(
-                Problem(f"{tool} is not installed", "the lab's mirror", f"apt-get install {package}")
-            )
+            raise HostFailure(Problem(f"{tool} is not installed", "the lab's mirror", f"apt-get install {package}"))
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / "mirror.lock"):
         keys, fingerprints = _keys(cache)
@@ -136,9 +134,7 @@ def _gpg(home: Path, *argv: str, stdin: bytes = b"") -> bytes:
     )
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()
-        raise HostFailure(
-            Problem(f"gpg failed: {said}", str(home.resolve().parent), "remove it and try again")
-        )
+        raise HostFailure(Problem(f"gpg failed: {said}", str(home.resolve().parent), "remove it and try again"))
     return done.stdout
 
 
@@ -209,9 +205,7 @@ def _from_wheel(folder: Path, wheel: str, kept: Path) -> bytes:
     ]
     argv += ["--platform", "manylinux_2_17_x86_64", "--dest", str(folder), wheel]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, stdin=subprocess.DEVNULL)
         said = next(iter(done.stderr.strip().splitlines()[-1:]), "pip download")
     except subprocess.TimeoutExpired:
         said = f"no answer within {_PIP_TIMEOUT_S} s"
@@ -271,9 +265,7 @@ def _sign(folder: Path, index: bytes, home: Path, signer: str, *, valid_until: s
     (folder / "Release").write_bytes(text)
     user = f"{signer}@lab.invalid"
     (folder / "InRelease").write_bytes(_gpg(home, "--local-user", user, "--clearsign", stdin=text))
-    (folder / "Release.gpg").write_bytes(
-        _gpg(home, "--local-user", user, "--armor", "--detach-sign", stdin=text)
-    )
+    (folder / "Release.gpg").write_bytes(_gpg(home, "--local-user", user, "--armor", "--detach-sign", stdin=text))
 
 
 def _variants(root: Path, genuine: Path, keys: Path, home: Path) -> None:
@@ -299,6 +291,4 @@ def _variants(root: Path, genuine: Path, keys: Path, home: Path) -> None:
     # A server that answers every name with a page, and 200: lists, keys and indexes alike.
     names = ("InRelease", "Release", "Release.gpg", "Packages", "Packages.gz", "cuda-ubuntu2204.list")
     for name in (*names, sources.CUDA_KEY_FILE):
-        (page / name).write_text(
-            '<!DOCTYPE html>\n<html lang="en"><body>Unsupported distribution!</body></html>\n'
-        )
+        (page / name).write_text('<!DOCTYPE html>\n<html lang="en"><body>Unsupported distribution!</body></html>\n')

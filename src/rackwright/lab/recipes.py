@@ -145,9 +145,7 @@ def _part(release: Release, part: str, needs: tuple[str, ...], ptxas: Mapping[st
     lib = f"{home}/targets/x86_64-linux/lib"
     stem = part.removesuffix("-X")
     depends = [_bound(release, need) for need in needs]
-    files: Files = {
-        f"/usr/share/doc/{name}/copyright": (b"Rehearsal stand-in; holds no NVIDIA code.\n", 0o644)
-    }
+    files: Files = {f"/usr/share/doc/{name}/copyright": (b"Rehearsal stand-in; holds no NVIDIA code.\n", 0o644)}
     links: dict[str, str] = {}
     scripts: Mapping[str, str] = {}
     conffiles: tuple[str, ...] = ()
@@ -166,9 +164,7 @@ def _part(release: Release, part: str, needs: tuple[str, ...], ptxas: Mapping[st
     if part == "cuda-nvcc-X":
         files[f"{home}/bin/nvcc"] = (_nvcc(release), 0o755)
         if release.ptxas:
-            copyright_ = (
-                b"Rehearsal stand-in; bin/ptxas is NVIDIA's own, out of its wheel " + release.ptxas.encode()
-            )
+            copyright_ = b"Rehearsal stand-in; bin/ptxas is NVIDIA's own, out of its wheel " + release.ptxas.encode()
             files[f"/usr/share/doc/{name}/copyright"] = (copyright_ + b"\n", 0o644)
             files[f"{home}/bin/ptxas"] = (ptxas[release.ptxas], 0o755)
     elif part == "cuda-cudart-X":
@@ -248,9 +244,7 @@ def _debian_driver(version: str) -> Iterator[Deb]:
 
 
 def _driver_part(stem: str, name: str, version: str, depends: list[str], more: Mapping[str, str]) -> Deb:
-    files: Files = {
-        f"/usr/share/doc/{name}/copyright": (b"Rehearsal stand-in; holds no NVIDIA code.\n", 0o644)
-    }
+    files: Files = {f"/usr/share/doc/{name}/copyright": (b"Rehearsal stand-in; holds no NVIDIA code.\n", 0o644)}
     links: dict[str, str] = {}
     scripts: Mapping[str, str] = {}
     if stem in ("nvidia-utils", "nvidia-smi"):

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from rackwright.lab.system import Process, network
 
 PORTS = {80: "plain", 443: "tls", 3128: "proxy", 3129: "proxy with credentials"}
-PROXY_USER, PROXY_PASSWORD = "lab", "s3cret;$x"  # noqa: S105 -- of a proxy inside the rehearsal
+PROXY_USER, PROXY_PASSWORD = "lab", "s3cret;$x"
 _DEBIAN = ("debian", "debian-security")
 _CHUNK = 1 << 16
 
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     kind = "plain"
     timeout = 60
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name that the base class gives
+    def log_message(self, format: str, *args: Any) -> None:
         self.relay.log(f"{self.kind} {self.client_address[0]} {format % args}")
 
     def do_GET(self) -> None:
@@ -199,7 +199,7 @@ def main(arguments: list[str]) -> None:
     owner = Process(*given["owner"]) if given["owner"] else None
     while owner is None or owner.alive():
         time.sleep(1)
-    from rackwright.lab.lab import Lab  # noqa: PLC0415 -- the lab starts this module; only its end needs it
+    from rackwright.lab.lab import Lab
 
     Lab(given["lab"]).down(purge=True)
 

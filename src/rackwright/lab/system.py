@@ -37,7 +37,9 @@ def require(*, free_mib: int = 0, folder: Path = Path("/")) -> None:
     """Raise `HostFailure` with every cure when this machine cannot run a lab."""
     problems = []
     if os.geteuid() != 0:
-        problems.append(Problem("the lab needs root", "this user", "run it with sudo; it touches only its own namespaces"))
+        problems.append(
+            Problem("the lab needs root", "this user", "run it with sudo; it touches only its own namespaces")
+        )
     missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
     if missing:
         problems.append(Problem("programs are missing", ", ".join(missing), f"apt-get install {' '.join(missing)}"))
@@ -51,7 +53,9 @@ def require(*, free_mib: int = 0, folder: Path = Path("/")) -> None:
         raise HostFailure(*problems)
 
 
-def run(*argv: str, check: bool = True, timeout: float = 120, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *argv: str, check: bool = True, timeout: float = 120, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command of this machine; its failure is a `HostFailure` that quotes it."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, input=stdin)

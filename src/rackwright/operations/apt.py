@@ -93,9 +93,7 @@ class Repository:
         if not self.proxy:
             return None
         host = urlsplit(self.uri).hostname or ""
-        return "".join(
-            f'Acquire::{method}::Proxy::{host} "{self.proxy}";\n' for method in ("http", "https")
-        ).encode()
+        return "".join(f'Acquire::{method}::Proxy::{host} "{self.proxy}";\n' for method in ("http", "https")).encode()
 
     def own_files(self) -> Section[Mapping[str, FileState]]:
         """Return the section that reads the files we write."""
@@ -114,7 +112,11 @@ def converge(look: Look, repository: Repository) -> Decision:
     """Bring key, entry, pin and lists of one repository to the declared state, and retire what competes."""
     apt, own = look[APT], look[repository.own_files()]
     installed, lists = look[INSTALLED], look[LISTS]
-    for reading, what in ((apt, "apt's configuration"), (own, "rackwright's files"), (installed, "the packages")):
+    for reading, what in (
+        (apt, "apt's configuration"),
+        (own, "rackwright's files"),
+        (installed, "the packages"),
+    ):
         if not reading.is_ok:
             return Decision(look, refusals=(unreadable(what, reading, "see why these files cannot be read"),))
     assert apt.value is not None and own.value is not None and installed.value is not None
@@ -276,7 +278,11 @@ def _preferences(apt: AptConfiguration, repository: Repository, gone: frozenset[
     host = urlsplit(repository.uri).hostname or ""
     named = re.compile(rf"\bl={re.escape(repository.label)}|origin\s+\"?{re.escape(host)}\"?\s*$")
     return disabled_pins(
-        apt, repository, lambda stanza: named.search(stanza.pin) is not None, f"another pin for {repository.name}", gone
+        apt,
+        repository,
+        lambda stanza: named.search(stanza.pin) is not None,
+        f"another pin for {repository.name}",
+        gone,
     )
 
 
@@ -350,5 +356,3 @@ def edited(apt: AptConfiguration, contents: Mapping[str, bytes | None]) -> AptCo
         preferences=tuple(preferences[path] for path in sorted(preferences)),
         keyrings=keyrings,
     )
-
-

@@ -256,7 +256,10 @@ def _too_big(look: Look, simulation: Simulation, offer: Repository | None) -> Re
     new = [sizes[step.name, step.new] for step in simulation.installs if (step.name, step.new) in sizes]
     needed: dict[str, int] = {}
     places = (
-        ("/usr/local" if "/usr/local" in space else "/usr", sum(package.installed_size_kib for package in new)),
+        (
+            "/usr/local" if "/usr/local" in space else "/usr",
+            sum(package.installed_size_kib for package in new),
+        ),
         ("/var/cache/apt", sum(package.size for package in new) // 1024),
     )
     for path, kib in places:
@@ -373,7 +376,9 @@ def _contents(files: Iterable[object], leave_out: Sequence[str] = ()) -> dict[st
 
 def after(look: Look, repository: apt.Repository, wanted: Wanted) -> Look:
     """Return the look as it will be: the set installed and held, its pins in place, what drags drivers gone."""
-    installed = {name: package for name, package in (look[INSTALLED].value or {}).items() if name not in wanted.obsolete}
+    installed = {
+        name: package for name, package in (look[INSTALLED].value or {}).items() if name not in wanted.obsolete
+    }
     for name, version in wanted.versions.items():
         known = installed.get(name)
         depends = next(

@@ -120,5 +120,3 @@ def _problem(detail: Any, key: Key, model: type[BaseModel], where: str) -> Probl
     message = str(detail["msg"]).removeprefix("Value error, ")
     fix = str(context.get("fix", "see `rackwright init` for an example, or the schema: `rackwright validate --schema`"))
     return Problem(f"{name!r}: {message[:1].lower()}{message[1:]}", where, fix)
-
-

@@ -56,12 +56,18 @@ def read(path: Path) -> Document:
 def _bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise UsageMistake(Problem(f"the file is larger than {_MAX_BYTES >> 20} MiB", str(path), "name a cluster.yaml"))
+            raise UsageMistake(
+                Problem(f"the file is larger than {_MAX_BYTES >> 20} MiB", str(path), "name a cluster.yaml")
+            )
         return path.read_bytes()
     except FileNotFoundError:
-        raise UsageMistake(Problem("there is no such file", str(path), "make an example with `rackwright init`")) from None
+        raise UsageMistake(
+            Problem("there is no such file", str(path), "make an example with `rackwright init`")
+        ) from None
     except OSError as error:
-        raise UsageMistake(Problem(f"the file cannot be read: {error.strerror}", str(path), "name a readable file")) from None
+        raise UsageMistake(
+            Problem(f"the file cannot be read: {error.strerror}", str(path), "name a readable file")
+        ) from None
 
 
 def parse(path: Path, content: bytes) -> Document:
@@ -118,7 +124,11 @@ def _build(document: Document, text: str) -> None:
             documents += 1
             if documents > 1:
                 raise UsageMistake(
-                    Problem("a second document begins", f"{document.path}:{line}", "keep one: delete the `---` line")
+                    Problem(
+                        "a second document begins",
+                        f"{document.path}:{line}",
+                        "keep one: delete the `---` line",
+                    )
                 )
         elif isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise UsageMistake(
@@ -133,10 +143,16 @@ def _build(document: Document, text: str) -> None:
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             if len(stack) >= _MAX_DEPTH:
                 where = f"{document.path}:{line}"
-                raise UsageMistake(Problem(f"nested deeper than {_MAX_DEPTH} levels", where, "see the example settings"))
+                raise UsageMistake(
+                    Problem(f"nested deeper than {_MAX_DEPTH} levels", where, "see the example settings")
+                )
             if stack and isinstance(stack[-1].value, dict) and stack[-1].name is None:
                 raise UsageMistake(
-                    Problem("a key that is itself a list or mapping", f"{document.path}:{line}", "use a plain name as key")
+                    Problem(
+                        "a key that is itself a list or mapping",
+                        f"{document.path}:{line}",
+                        "use a plain name as key",
+                    )
                 )
             value: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
             stack.append(_Open(value, _add(document, stack, value, line)))
@@ -162,7 +178,11 @@ def _scalar(document: Document, stack: list[_Open], event: yaml.ScalarEvent, lin
         return
     if event.tag is not None and event.tag not in ("!", "tag:yaml.org,2002:str"):
         raise UsageMistake(
-            Problem(f"the tag {event.tag!r} means nothing here", f"{document.path}:{line}", "write the plain value")
+            Problem(
+                f"the tag {event.tag!r} means nothing here",
+                f"{document.path}:{line}",
+                "write the plain value",
+            )
         )
     plain = event.tag is None and event.style in (None, "")
     _add(document, stack, _value(event.value) if plain else event.value, line)
