@@ -97,7 +97,8 @@ if [ $gpus -gt 0 ]; then
   passed=$1; shift 2; verdict failed "$passed" $gpus "$*"
 fi
 printf %s {shlex.quote(_ptx(release))} >k.ptx
-"$p/bin/ptxas" -arch={target} -o k.cubin k.ptx >log 2>&1 && [ -s k.cubin ] || verdict failed 0 0 "ptxas: $(tail -n 1 log)"
+"$p/bin/ptxas" -arch={target} -o k.cubin k.ptx >log 2>&1 && [ -s k.cubin ] ||
+  verdict failed 0 0 "ptxas: $(tail -n 1 log)"
 verdict assembled 0 0""",
         parse=lambda data: parse_proof(data.decode(errors="replace")),
         timeout_s=120,

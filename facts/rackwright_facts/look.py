@@ -54,8 +54,8 @@ class Section(Generic[T]):
             return Reading.error(f"cannot read the answer: {error}")
 
 
-class NotLooked(LookupError):  # noqa: N818 -- not an error of anybody: the answer is just not there yet
-    """A decision asked for a section that this look does not hold; whoever runs the decision takes it and asks again."""
+class NotLooked(LookupError):
+    """A decision asked for a section that this look does not hold: it is taken, and the decision asked again."""
 
     def __init__(self, section: Section[Any]) -> None:
         super().__init__(section.key)
@@ -76,7 +76,7 @@ class Look:
     def __contains__(self, section: Section[Any]) -> bool:
         return section.key in self.readings
 
-    def having(self, section: Section[T], reading: Reading[T]) -> Look:
+    def having(self, section: Section[Any], reading: Reading[Any]) -> Look:
         """This look with another reading for one section: how a decision says what will be."""
         return Look({**self.readings, section.key: reading})
 

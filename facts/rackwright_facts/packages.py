@@ -282,7 +282,7 @@ def simulate(
             tuple(purge),
             reinstall,
             refresh_all,
-        ),  # fmt: skip
+        ),
         command=f"""{_private(request.proxy)}{files}{_refresh(request, everything=refresh_all)}
 ln -s /var/lib/apt/lists/*_* "$p/lists/" 2>/dev/null
 apt-get -c "$p/apt.conf" -s -V -q install --no-install-recommends --allow-downgrades \

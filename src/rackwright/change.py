@@ -123,7 +123,7 @@ class Call:
         return tuple(self.reads(**self.kwargs))
 
 
-class LookFailed(Exception):  # noqa: N818 -- carries a refusal, which is the news
+class LookFailed(Exception):
     """A node could not be looked at; `refusal` says why and what to do, `unreachable` that it gave no answer."""
 
     def __init__(self, refusal: Refusal, *, unreachable: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyinfra
 from pyinfra.api.config import Config
@@ -36,8 +37,8 @@ def open_inventory(name: str | None) -> Inventory:
     if path.suffix in (".yaml", ".yml"):
         groups = pyinfra_groups(load(path))
         everyone = {host: data for hosts in groups.values() for host, data in hosts}
-        members = {group: ([host for host, _ in hosts], {}) for group, hosts in groups.items()}
-        return Inventory((list(everyone.items()), {}), **members)  # type: ignore[arg-type]
+        members: dict[str, Any] = {group: ([host for host, _ in hosts], {}) for group, hosts in groups.items()}
+        return Inventory((list(everyone.items()), {}), **members)
     if path.suffix == ".py" and not path.exists():
         raise UsageMistake(
             Problem(
@@ -47,9 +48,10 @@ def open_inventory(name: str | None) -> Inventory:
             )
         )
     try:
-        return make_inventory(name, cwd=str(Path.cwd()))
+        inventory: Inventory = make_inventory(name, cwd=str(Path.cwd()))
     except (CliError, PyinfraError) as error:
         raise UsageMistake(Problem(f"the inventory cannot be read: {error}", name, "mend it and run again")) from error
+    return inventory
 
 
 def default_deploy() -> Path:

@@ -108,7 +108,7 @@ def _tune(host: Host) -> None:
     client = getattr(host.connector, "client", None)
     transport = client.get_transport() if client is not None else None
     sock = getattr(transport, "sock", None)
-    if not hasattr(sock, "setsockopt"):
+    if sock is None or not hasattr(sock, "setsockopt"):
         return  # a proxy command's pipe, or a connector without ssh
     for level, option, value in (
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),

@@ -91,8 +91,8 @@ def planned_operation(*, reads: Reads) -> Callable[[Callable[Concatenate[Look, P
             yield from _perform(Call(label, decide, reads, dict(kwargs)))
 
         # inspect.signature follows __wrapped__, and would want the look among the arguments.
-        del commands.__wrapped__  # type: ignore[attr-defined]
-        inner = operation()(commands)
+        del commands.__wrapped__
+        inner: Callable[..., Any] = operation()(commands)
         ours = {name for name, _ in all_global_arguments()}
 
         @wraps(decide)
@@ -125,7 +125,7 @@ def _refusals() -> Generator[PyinfraCommand, None, None]:
 
 
 def refusals() -> None:
-    """Begin a deploy: whatever stands against any of its operations is said, and stops the host, before the first change."""
+    """Begin a deploy: what stands against any of its operations stops the host before the first change."""
     if recorder() is not None:
         return
     summary.watch(ctx_state.get())

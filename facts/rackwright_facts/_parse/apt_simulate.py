@@ -33,7 +33,9 @@ _STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+)(?: ([^
 
 def parse(text: str) -> Simulation:
     """Return the steps of the output; text without any is a simulation that does nothing."""
-    installs, removals, errors = [], [], []
+    installs: list[Step] = []
+    removals: list[Step] = []
+    errors: list[str] = []
     unmet = False
     for line in text.splitlines():
         if line.startswith("E: "):

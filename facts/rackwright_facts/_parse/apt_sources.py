@@ -73,10 +73,10 @@ def _one_line(text: str) -> list[Entry]:
             raise ValueError(f"line {number} has no URI: {uri[:60]!r}")
         if not suite.endswith("/") and not components:
             raise ValueError(f"line {number} names no component for the suite {suite!r}")
-        pairs = dict(
-            (name.rstrip("+-").lower(), value)
+        pairs = {
+            name.rstrip("+-").lower(): value
             for name, _, value in (word.partition("=") for word in (options or "").split())
-        )
+        }
         entries.append(
             Entry(
                 types=(kind,),
@@ -86,7 +86,7 @@ def _one_line(text: str) -> list[Entry]:
                 options=pairs,
                 line=number,
                 last_line=number,
-            )  # fmt: skip
+            )
         )
     return entries
 

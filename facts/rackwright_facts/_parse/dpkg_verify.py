@@ -18,7 +18,8 @@ class Verify(Model):
 
 def parse(text: str) -> Verify:
     """Return the differing paths; other lines (warnings) are skipped."""
-    changed, conffiles = [], []
+    changed: list[str] = []
+    conffiles: list[str] = []
     for line in text.splitlines():
         match = _LINE.match(line)
         if match is not None:

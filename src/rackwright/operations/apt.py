@@ -198,7 +198,7 @@ def key_of(look: Look, repository: Repository) -> bytes | Refusal:
         reading = look[fetched(repository.key_url, repository.proxy)]
         if not reading.is_ok or reading.value is None:
             return Refusal(
-                what=f"the node cannot fetch the repository's key: {reading.reason.splitlines()[-1:] or reading.status}",
+                what=f"the node cannot fetch the repository's key: {reading.reason or reading.status}",
                 where=where,
                 fix="open the way to it, or declare `proxy`, or a mirror's `url` with `key` and `fingerprint`",
             )
@@ -242,6 +242,7 @@ class Edit:
     content: bytes | None
 
     def change(self) -> Change:
+        """Return the edit as a change of the plan."""
         if self.content is not None:
             return Change(f"{self.what} in {self.path}", "present", None, commands=(Write(self.path, self.content),))
         aside = Run(("mv", "-f", self.path, f"{self.path}.disabled"))

@@ -142,7 +142,7 @@ def _environment_reads(*, cuda: Cuda | None) -> tuple[Section[Any], ...]:
 
 @planned_operation(reads=_environment_reads)
 def environment(look: Look, *, cuda: Cuda | None) -> Decision:
-    """PATH, linker path and the `cuda` alternative point to the default toolkit; with no default they are left alone."""
+    """PATH, linker path and the `cuda` alternative point to the default toolkit; without one they are let be."""
     if cuda is None:
         return Decision(look)
     seen = look[_FILES]

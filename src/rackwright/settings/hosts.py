@@ -10,7 +10,7 @@ _LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$")
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the host names of a range, in its order; a plain name is a range of one. `ValueError` says what is wrong."""
+    """Return the host names of a range, in its order; a plain name means itself. `ValueError` says what is wrong."""
     pieces: list[list[str]] = []
     count = 1
     position = 0

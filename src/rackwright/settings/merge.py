@@ -81,7 +81,10 @@ def _warnings(nodes: list[Node]) -> Iterator[str]:
     for branch in branches:
         end = sources.DRIVER_BRANCH_ENDS.get(branch)
         if end is not None and end < "2026-12":
-            yield f"driver branch {branch} had its last release in {end}: 580 is supported until 2028-06, and runs CUDA 12.2"
+            yield (
+                f"driver branch {branch} had its last release in {end}: "
+                "580 is supported until 2028-06, and runs CUDA 12.2"
+            )
 
 
 @dataclass

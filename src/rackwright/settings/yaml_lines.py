@@ -119,7 +119,7 @@ def _build(document: Document, text: str) -> None:
     stack: list[_Open] = []
     documents = 0
     for event in yaml.parse(text, Loader=_Loader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1  # type: ignore[union-attr]  # libyaml sets it on every event
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
