@@ -298,12 +298,13 @@ class Settings(Section):
     rollout: Rollout = Rollout()
 
 
-class Node(NodeSettings):
+class Node(Profile):
     """One host with all that applies to it: profile, range and its own settings merged."""
 
     name: str
     address: str
     profile: str
+    bmc: Bmc | None = None
 
     @model_validator(mode="after")
     def _driver_runs_cuda(self) -> Node:

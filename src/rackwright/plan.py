@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gevent
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
@@ -70,7 +70,7 @@ def plan(inventory: Inventory, deploy: Path, *, limit: Sequence[str] = ()) -> li
 
 
 def _state(inventory: Inventory, limit: Sequence[str]) -> State:
-    state: State = ctx_state.get()
+    state = cast("State", ctx_state.get())
     ctx_inventory.set(inventory)
     state.init(inventory, ctx_config.get(), initial_limit=matching(inventory, limit) if limit else None)
     state.set_stage(StateStage.Prepare)

@@ -92,7 +92,7 @@ def planned_operation(*, reads: Reads) -> Callable[[Callable[Concatenate[Look, P
 
         # inspect.signature follows __wrapped__, and would want the look among the arguments.
         del commands.__wrapped__
-        inner: Callable[..., Any] = operation()(commands)
+        inner = cast("Callable[..., Any]", operation()(commands))
         ours = {name for name, _ in all_global_arguments()}
 
         @wraps(decide)
@@ -103,7 +103,7 @@ def planned_operation(*, reads: Reads) -> Callable[[Callable[Concatenate[Look, P
             if active is not None:
                 active.calls.append(call)
                 return None
-            _run_of(ctx_host.get()).calls.append(call)
+            _run_of(_current()[0]).calls.append(call)
             return inner(*args, **kwargs)
 
         return cast("PyinfraOperation[P]", planned)
@@ -113,7 +113,7 @@ def planned_operation(*, reads: Reads) -> Callable[[Callable[Concatenate[Look, P
 
 @operation()
 def _refusals() -> Generator[PyinfraCommand, None, None]:
-    host, state = ctx_host.get(), ctx_state.get()
+    host, state = _current()
     if not state.is_executing:
         return  # the calls below this one are not registered yet; `rackwright plan` is the preview
     run = _run_of(host)
@@ -128,8 +128,13 @@ def refusals() -> None:
     """Begin a deploy: what stands against any of its operations stops the host before the first change."""
     if recorder() is not None:
         return
-    summary.watch(ctx_state.get())
+    summary.watch(_current()[1])
     _refusals(name="Check that every step is possible")
+
+
+def _current() -> tuple[Host, State]:
+    """Return the host and the state that pyinfra is at; the objects, where `pyinfra.context` has stand-ins for them."""
+    return cast("Host", ctx_host.get()), cast("State", ctx_state.get())
 
 
 def _run_of(host: Host) -> _HostRun:
@@ -137,7 +142,7 @@ def _run_of(host: Host) -> _HostRun:
 
 
 def _perform(call: Call) -> Generator[PyinfraCommand, None, None]:
-    host, state = ctx_host.get(), ctx_state.get()
+    host, state = _current()
     run = _run_of(host)
     try:
         before = _look(host, state, run) if state.is_executing or run.planned is None else run.planned
