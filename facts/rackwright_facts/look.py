@@ -2,7 +2,7 @@
 
 A `Section` is one question: a shell command and the pure function that reads its answer. `script` joins sections
 into one bash script that runs them side by side, each with its own time-out; `answers` reads what it prints, one
-line an answer: `<index> <exit status> <base64 stdout> <base64 stderr>`, which nothing in an output can forge.
+line an answer: `<section> <exit status> <base64 stdout> <base64 stderr>`, which nothing in an output can forge.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 from pyinfra.api.facts import FactBase
 
@@ -38,6 +39,11 @@ class Section(Generic[T]):
     parse: Callable[[bytes], T] = field(compare=False)
     timeout_s: int = field(default=20, compare=False)
     absent: tuple[int, ...] = field(default=(), compare=False)
+
+    @property
+    def token(self) -> str:
+        """The key as one word, which names the answer."""
+        return quote(self.key, safe="/:,+")
 
     def read(self, status: int, stdout: bytes, stderr: bytes) -> Reading[T]:
         """Turn one answer into a reading; never raises."""
@@ -111,7 +117,7 @@ done
 i=0
 while [ $i -lt $n ]; do
   rc=124; [ -s "$w/$i.rc" ] && read -r rc <"$w/$i.rc"
-  printf '%s %s %s %s\n' "$i" "$rc" "=$(base64 -w0 <"$w/$i.out")" "=$(tail -c 2000 "$w/$i.err" | base64 -w0)"
+  printf '%s %s %s %s\n' "${name[i]}" "$rc" "=$(base64 -w0 <"$w/$i.out")" "=$(tail -c 2000 "$w/$i.err" | base64 -w0)"
   i=$((i + 1))
 done
 """
@@ -134,10 +140,11 @@ def script(sections: Sequence[Section[Any]], *, wait_for_packages_s: int = 0) ->
     """
     limit = max((section.timeout_s for section in sections), default=0) + _GRACE_S
     wait = _WAIT_FOR_LOCK.replace("{wait_s}", str(wait_for_packages_s)) if wait_for_packages_s else ""
+    names = " ".join(shlex.quote(section.token) for section in sections)
     asks = "".join(
         f"ask {index} {section.timeout_s} {shlex.quote(section.command)}\n" for index, section in enumerate(sections)
     )
-    return f"{wait}{_PRELUDE}n={len(sections)} limit={limit}\n{asks}{_COLLECT}"
+    return f"{wait}{_PRELUDE}n={len(sections)} limit={limit} name=({names})\n{asks}{_COLLECT}"
 
 
 def script_limit_s(sections: Sequence[Section[Any]], *, wait_for_packages_s: int = 0) -> int:
@@ -148,11 +155,12 @@ def script_limit_s(sections: Sequence[Section[Any]], *, wait_for_packages_s: int
 def answers(sections: Sequence[Section[Any]], lines: Iterable[str]) -> Look:
     """Read what `script(sections)` printed. A section without a line of its own reads as an error."""
     readings: dict[str, Reading[Any]] = {section.key: Reading.error("the node gave no answer") for section in sections}
+    asked = {section.token: section for section in sections}
     for line in lines:
         parts = line.split(" ")
-        if len(parts) != 4 or not parts[0].isdigit() or not parts[1].isdigit() or int(parts[0]) >= len(sections):
+        if len(parts) != 4 or parts[0] not in asked or not parts[1].isdigit():
             continue  # a login banner, or the like
-        section = sections[int(parts[0])]
+        section = asked[parts[0]]
         try:
             stdout, stderr = (base64.b64decode(part[1:], validate=True) for part in parts[2:])
         except binascii.Error:
