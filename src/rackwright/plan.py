@@ -131,4 +131,6 @@ def _decide(state: State, host: Host, deploy: Path, result: HostPlan) -> None:
             result.changes += [(call, change) for change in decision.changes]
             result.refusals += decision.refusals
             result.notes += decision.notes
+    if result.refusals:
+        result.changes = []  # a refused host is not touched at all: what could have come is no plan
     result.status = "refused" if result.refusals else "pending" if result.changes else "unchanged"
