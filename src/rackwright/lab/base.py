@@ -9,156 +9,164 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from rackwright.errors import HostFailure, Problem
-from rackwright.lab.system import run
+from rackwright.errors import HostFailure, Problem, UsageMistake
+from rackwright.lab.authority import authority
+from rackwright.lab.cgroup import Cgroup
+from rackwright.lab.debian import DebianCache, apt_proxies, debian_mirror
+from rackwright.lab.network import CONTROLLER
+from rackwright.lab.relay import Relay, listen, server
+from rackwright.lab.service import Service
+from rackwright.lab.system import DEBIAN_KEYRING, require, wait
 from rackwright_facts._parse import apt_sources
 
 SUITE = "bookworm"
-MIRROR_VARIABLE = "RACKWRIGHT_DEBIAN_MIRROR"
-SUDO_PASSWORD = "p@ss; word$1"
+SUDO_PASSWORD = "p@ss; word$1"  # noqa: S105 -- of hosts that nobody can reach
 """The password of the lab's user `ubuntu`, which sudo asks for: with characters that break careless quoting."""
-CONTROLLER = "10.77.0.1"
 
 _PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "gnupg", "wget", "ca-certificates",
     "iproute2", "procps", "iputils-ping", "kmod", "less", "unattended-upgrades", "needrestart",
 )  # fmt: skip
 _SETUP = f"""set -e
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 useradd -m -s /bin/bash ubuntu; useradd -m -s /bin/bash rack
 printf '%s' 'ubuntu:{SUDO_PASSWORD}' | chpasswd
 echo 'ubuntu ALL=(ALL:ALL) ALL' >/etc/sudoers.d/ubuntu; echo 'rack ALL=(ALL:ALL) NOPASSWD: ALL' >/etc/sudoers.d/rack
 chmod 0440 /etc/sudoers.d/ubuntu /etc/sudoers.d/rack
-rm -f /etc/ssh/ssh_host_* /etc/machine-id; : >/etc/machine-id
+rm -f /etc/ssh/ssh_host_* /etc/resolv.conf /etc/machine-id; : >/etc/machine-id
 printf '%s\\n' 'UseDNS no' 'MaxStartups 200:30:400' 'PermitRootLogin prohibit-password' 'PasswordAuthentication no' \\
-  >/etc/ssh/sshd_config.d/lab.conf
+  'HostKey /etc/ssh/ssh_host_ed25519_key' >/etc/ssh/sshd_config.d/lab.conf
 # Tests start these themselves; on their own they would come in the middle of a measurement.
 systemctl mask -q apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer systemd-networkd.service \\
   systemd-resolved.service systemd-timesyncd.service getty@.service console-getty.service
+update-ca-certificates >/dev/null
 apt-get update -qq
 apt-get clean
 """
 _NEEDED_MIB = 2500
+_BUILD_S = 1800
+_KEPT_S = 7 * 24 * 3600
+_FLAVOURS = {
+    "ubuntu-22.04": ("Ubuntu", "ubuntu", "22.04", "jammy", "Ubuntu 22.04.5 LTS"),
+    "ubuntu-24.04": ("Ubuntu", "ubuntu", "24.04", "noble", "Ubuntu 24.04.3 LTS"),
+    "debian-12": ("Debian GNU/Linux", "debian", "12", "bookworm", "Debian GNU/Linux 12 (bookworm)"),
+}
+FLAVOURS = tuple(_FLAVOURS)
 
 
-def debian_mirror(etc: Path = Path("/etc/apt")) -> str:
-    """Return the Debian mirror that this machine's apt uses, or the one that `$RACKWRIGHT_DEBIAN_MIRROR` names."""
-    named = os.environ.get(MIRROR_VARIABLE)
-    if named:
-        return named.rstrip("/")
-    files = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]
-    for path in files:
-        if path.suffix not in (".list", ".sources") or not path.is_file():
-            continue
-        for entry in apt_sources.parse(str(path), path.read_bytes()).entries:
-            for uri in entry.uris:
-                if _is_debian(uri, entry):
-                    return uri.rstrip("/")
-    raise HostFailure(
-        Problem(
-            "no Debian mirror is known for the lab's base tree",
-            f"{etc}: no enabled entry for Debian",
-            f"export {MIRROR_VARIABLE}=http://MIRROR/debian",
-        )
-    )
-
-
-def _is_debian(uri: str, entry: apt_sources.Entry) -> bool:
-    return (
-        entry.enabled
-        and "deb" in entry.types
-        and "main" in entry.components
-        and uri.startswith(("http://", "https://"))
-        and urlsplit(uri).path.rstrip("/").endswith("/debian")
-    )
-
-
-def _identity(mirror: str) -> str:
-    recipe = repr((SUITE, _PACKAGES, _SETUP, CONTROLLER, mirror))
-    return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+def tree_path(cache: Path) -> Path:
+    """Return where the base tree of this recipe is, or will be."""
+    recipe = repr((SUITE, _PACKAGES, _SETUP, debian_mirror())).encode() + authority(cache).read_bytes()
+    return cache / f"base-{hashlib.sha256(recipe).hexdigest()[:16]}"
 
 
 def base_tree(cache: Path) -> Path:
-    """Return the base tree, built into `cache` unless it is there: about a minute, once."""
-    mirror = debian_mirror()
+    """Return the base tree, built into `cache` unless it is there: a minute, once. Builders wait for one another."""
     cache.mkdir(parents=True, exist_ok=True)
-    done = cache / f"base-{_identity(mirror)}"
-    if done.exists():
-        return done
+    done = tree_path(cache)
     with (cache / "base.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if done.exists():
-            return done
-        _remove(cache.glob("base-new-*"))
-        free = shutil.disk_usage(cache).free >> 20
-        if free < _NEEDED_MIB:
-            raise HostFailure(
-                Problem(f"{free} MiB are free and {_NEEDED_MIB} are needed", str(cache), "make room there")
-            )
-        unfinished = Path(tempfile.mkdtemp(dir=cache, prefix="base-new-"))
-        unfinished.chmod(0o755)
-        _bootstrap(unfinished, mirror)
-        unfinished.rename(done)
-        # An older tree may be in use by a lab that is up: it goes when nothing is mounted over it.
-        mounts = Path("/proc/mounts").read_text()
-        _remove(old for old in cache.glob("base-*") if old.is_dir() and old != done and str(old) not in mounts)
+        if not done.exists():
+            require(free_mib=_NEEDED_MIB, folder=cache)
+            # Of a builder that was killed its debootstrap may be alive: it is ended before its tree is removed.
+            builder = _builder(cache)
+            builder.stop()
+            _tidy(cache)
+            unfinished = Path(tempfile.mkdtemp(dir=cache, prefix="base-new-"))
+            try:
+                unfinished.chmod(0o755)
+                _build(unfinished, cache, builder)
+                unfinished.rename(done)
+            finally:
+                builder.stop()
+                shutil.rmtree(unfinished, ignore_errors=True)
+        os.utime(done)
     return done
 
 
-def _remove(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        if folder.is_dir() and "base-" in folder.name:
-            shutil.rmtree(folder)
+def keep_for(tree: Path, user: Path) -> None:
+    """Record that a lab's folder uses the tree: it stays as long as that folder."""
+    users = tree.with_name(f"{tree.name}.users")
+    users.mkdir(exist_ok=True)
+    link = users / hashlib.sha256(str(user).encode()).hexdigest()[:16]
+    if not link.is_symlink():
+        link.symlink_to(user)
 
 
-def _bootstrap(tree: Path, mirror: str) -> None:
-    done = subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}", SUITE, str(tree), mirror],
-        capture_output=True, text=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
-    )  # fmt: skip
-    if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith(("E:", "W:"))]
-        fix = "see whether this machine reaches the mirror, and has debian-archive-keyring"
-        raise HostFailure(Problem("debootstrap failed", said[-1] if said else done.stderr[-300:], fix))
-    (tree / "etc/apt/sources.list").write_text(f"deb {mirror} {SUITE} main\n")
-    shutil.copy("/etc/resolv.conf", tree / "etc/resolv.conf")
-    hosts = (tree / "etc/hosts").read_bytes() if (tree / "etc/hosts").exists() else None
-    shutil.copy("/etc/hosts", tree / "etc/hosts")
-    run("chroot", str(tree), "bash", "-c", _SETUP, timeout=300)
-    (tree / "etc/resolv.conf").unlink()
-    if hosts is not None:
-        (tree / "etc/hosts").write_bytes(hosts)
+def _builder(cache: Path) -> Service:
+    group = hashlib.sha256(str(cache.resolve()).encode()).hexdigest()[:12]
+    return Service(cache, "base-builder", Cgroup(f"rackwright-build-{group}"))
+
+
+def _tidy(cache: Path) -> None:
+    """Remove half-built trees, and those that no lab has used for a week. The caller holds the lock."""
+    for tree in cache.glob("base-*"):
+        if not tree.is_dir() or tree.suffix == ".users":
+            continue
+        users = tree.with_name(f"{tree.name}.users")
+        used = users.is_dir() and any(link.exists() for link in users.iterdir())
+        if "-new-" in tree.name or (not used and tree.stat().st_mtime < time.time() - _KEPT_S):
+            shutil.rmtree(tree)
+            shutil.rmtree(users, ignore_errors=True)
+
+
+@contextmanager
+def _mirror_on_loopback(cache: Path) -> Iterator[str]:
+    """The relay, on this machine's loopback: what is fetched for the tree is in the cache of all labs."""
+    debian = DebianCache(cache / "debian", debian_mirror(), apt_proxies())
+    relay = Relay(None, debian, ("127.0.0.1",), cache / "base-build-access.log")
+    one = server(relay, listen("127.0.0.1", 0), "plain")
+    threading.Thread(target=one.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{one.server_port}/debian"
+    finally:
+        one.shutdown()
+        one.server_close()
+
+
+def _build(tree: Path, cache: Path, builder: Service) -> None:
+    with _mirror_on_loopback(cache) as mirror:
+        bootstrap = ["debootstrap", "--variant=minbase", f"--keyring={DEBIAN_KEYRING}", "--force-check-gpg"]
+        _step(builder, [*bootstrap, f"--include={','.join(_PACKAGES)}", SUITE, str(tree), mirror])
+        (tree / "etc/apt/sources.list").write_text(f"deb {mirror} {SUITE} main\n")
+        trusted = tree / "usr/local/share/ca-certificates/rackwright-lab.crt"
+        trusted.write_bytes(authority(cache).read_bytes())
+        _step(builder, ["chroot", str(tree), "bash", "-c", _SETUP])
     # From here on the lab's relay is the mirror: the lists that were fetched stay good under its name.
     (tree / "etc/apt/sources.list").write_text(f"deb http://{CONTROLLER}/debian {SUITE} main\n")
-    prefix = apt_sources.list_prefix(mirror)
-    for file in (tree / "var/lib/apt/lists").iterdir():
-        if file.name.startswith(prefix):
-            file.rename(
-                file.with_name(apt_sources.list_prefix(f"http://{CONTROLLER}/debian") + file.name[len(prefix) :])
-            )
+    before, after = apt_sources.list_prefix(mirror), apt_sources.list_prefix(f"http://{CONTROLLER}/debian")
+    for file in (tree / "var/lib/apt/lists").glob(f"{before}*"):
+        file.rename(file.with_name(after + file.name.removeprefix(before)))
+
+
+def _step(builder: Service, argv: list[str]) -> None:
+    """Run one step to its end, with its own mounts: debootstrap leaves /proc mounted when it is killed."""
+    builder.log.unlink(missing_ok=True)
+    done = builder.log.with_name("base-builder.done")
+    done.unlink(missing_ok=True)
+    within = ["unshare", "-m", "/bin/sh", "-c", 'd=$1; shift; "$@" && : >"$d"', "sh", str(done)]
+    builder.start([*within, *argv])
+    wait(lambda: builder.process() is None, _BUILD_S, 0.2)
+    if not done.exists():
+        fix = f"see {builder.log}, and whether this machine reaches {debian_mirror()}"
+        raise HostFailure(Problem(f"the lab's base tree: {builder.last_words()}", argv[0], fix))
+    done.unlink()
 
 
 def os_release(name: str) -> str:
     """Return the os-release of a flavour, which says that this is a rehearsal."""
-    flavours = {
-        "ubuntu-22.04": ("Ubuntu", "ubuntu", "22.04", "jammy", "Ubuntu 22.04.5 LTS"),
-        "ubuntu-24.04": ("Ubuntu", "ubuntu", "24.04", "noble", "Ubuntu 24.04.3 LTS"),
-        "debian-12": ("Debian GNU/Linux", "debian", "12", "bookworm", "Debian GNU/Linux 12 (bookworm)"),
-    }
-    if name not in flavours:
-        raise HostFailure(Problem(f"there is no lab system {name!r}", "--os", f"one of: {', '.join(flavours)}"))
-    title, identity, version, codename, pretty = flavours[name]
+    if name not in _FLAVOURS:
+        raise UsageMistake(Problem(f"there is no lab system {name!r}", "--os", f"one of: {', '.join(FLAVOURS)}"))
+    title, identity, version, codename, pretty = _FLAVOURS[name]
     like = f"ID_LIKE=debian\nUBUNTU_CODENAME={codename}\n" if identity == "ubuntu" else ""
     return (
         f'PRETTY_NAME="{pretty} (rackwright lab)"\nNAME="{title}"\nID={identity}\n{like}VERSION_ID="{version}"\n'
         f'VERSION_CODENAME={codename}\nVARIANT="rackwright rehearsal lab"\nVARIANT_ID=rackwright-lab\n'
     )
-
-
-FLAVOURS = ("ubuntu-22.04", "ubuntu-24.04", "debian-12")

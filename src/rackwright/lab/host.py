@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,31 +12,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rackwright.errors import HostFailure, Problem
+from rackwright.lab import system
 from rackwright.lab.base import os_release
-from rackwright.lab.system import Process, run, start, wait
+from rackwright.lab.cgroup import Cgroup
+from rackwright.lab.service import Service
+from rackwright.lab.system import Process
 
-# Started under `unshare -m`. What is not obvious: nspawn wants a tmpfs of its own on /run/systemd/nspawn and leaves
-# with 133 when the host reboots; a time namespace lets /proc/uptime begin anew, as pyinfra's reboot check expects;
-# each host has its own cgroup, in every hierarchy of a machine that still has version 1.
+# What is not obvious: nspawn wants a tmpfs of its own on /run/systemd/nspawn and leaves with 133 when the host reboots;
+# a time namespace lets /proc/uptime begin anew, as pyinfra's reboot check expects. All mounts are in a namespace of the
+# supervisor's own, and go with it. A host may do as it likes, but not set the machine's clock or load modules.
 _SUPERVISOR = """set -u
-for c in {cgroups}; do
-  mkdir -p "$c" || continue
-  [ -e "$c/cpuset.cpus" ] && cat "$c/../cpuset.cpus" >"$c/cpuset.cpus" && cat "$c/../cpuset.mems" >"$c/cpuset.mems"
-  echo $$ >"$c/cgroup.procs"
-done 2>/dev/null
 mount --make-rprivate /
-mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn
+mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit 1
 mount -t overlay overlay -o lowerdir={base},upperdir={upper},workdir={work} {root} || exit 1
 export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 SYSTEMD_NSPAWN_LOCK=0 SYSTEMD_NSPAWN_API_VFS_WRITABLE=network
 while :; do
   up=$(cut -d. -f1 /proc/uptime)
   unshare -T --boottime=-$up --monotonic=-$up systemd-nspawn -q --register=no --keep-unit -M {name} --hostname={name} \\
     -D {root} --network-namespace-path=/run/netns/{namespace} --resolv-conf=off --link-journal=no --console=pipe \\
-    --capability=all --bind=/dev/fuse --system-call-filter="add_key keyctl bpf" -b
+    --capability=all --drop-capability=CAP_SYS_TIME,CAP_SYS_MODULE {devices} \\
+    --system-call-filter="add_key keyctl bpf" -b
   rc=$?
   [ $rc = 133 ] || exit $rc
 done
 """
+_INSIDE = (
+    "env", "-i", "HOME=/root", "LC_ALL=C", "TERM=dumb",
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+)  # fmt: skip
+_DEPTH = 4
+_POWER_OFF_S = 15
+_USERS = ("root", "home/ubuntu", "home/rack")
 
 
 @dataclass(frozen=True)
@@ -54,153 +61,126 @@ class HostFiles:
         return self.folder / "upper"
 
     @property
-    def pid_file(self) -> Path:
-        """Return the file that names the supervisor."""
-        return self.folder / "supervisor.pid"
+    def service(self) -> Service:
+        """Return the supervisor, which keeps the host running and boots it again when it reboots."""
+        return Service(self.folder, "supervisor", Cgroup(self.cgroup))
 
-    def prepare(self, system: str, hosts: str, authorized_key: str, certificate: Path) -> None:
-        """Write what makes this host itself, once: names, keys, system."""
-        etc = self.upper / "etc"
-        if etc.exists():
-            (etc / "hosts").write_text(hosts)
+    def prepare(self, release: str, hosts: str, authorized_key: str) -> None:
+        """Write what makes this host itself, once and as a whole: names, keys, system."""
+        if self.folder.exists():
             return
-        for folder in (self.folder / "work", self.folder / "root", etc / "ssh", self.upper / "root/.ssh"):
-            folder.mkdir(parents=True)
-        for folder in (self.upper, etc, etc / "ssh"):
+        unfinished = self.folder.with_name(f".new-{self.name}")  # no host's name begins with a dot
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for part in ("work", "root", "upper/etc/ssh", "upper/home", "upper/root"):
+            (unfinished / part).mkdir(parents=True)
+        upper = unfinished / "upper"
+        etc = upper / "etc"
+        for folder in (upper, etc, etc / "ssh", upper / "home"):
             folder.chmod(0o755)
         (etc / "hostname").write_text(f"{self.name}\n")
         (etc / "hosts").write_text(hosts)
-        (etc / "os-release").write_text(os_release(system))
-        (self.upper / "root").chmod(0o700)
-        for user in ("root", "home/ubuntu", "home/rack"):
-            ssh = self.upper / user / ".ssh"
-            ssh.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (ssh / "authorized_keys").write_text(authorized_key)
-            if user != "root":
-                owner = (self.base / user).stat()
-                for path in (self.upper / user, ssh, ssh / "authorized_keys"):
-                    os.chown(path, owner.st_uid, owner.st_gid)
-                (self.upper / user).chmod(0o755)
-        run(
-            "ssh-keygen",
-            "-q",
-            "-t",
-            "ed25519",
-            "-N",
-            "",
-            "-C",
-            self.name,
-            "-f",
-            str(etc / "ssh/ssh_host_ed25519_key"),
-        )
-        bundle = self.base / "etc/ssl/certs/ca-certificates.crt"
-        ours = etc / "ssl/certs/ca-certificates.crt"
-        ours.parent.mkdir(parents=True)
-        ours.write_bytes(bundle.read_bytes() + certificate.read_bytes())
-        local = self.upper / "usr/local/share/ca-certificates/rackwright-lab.crt"
-        local.parent.mkdir(parents=True)
-        local.write_bytes(certificate.read_bytes())
+        (etc / "os-release").write_text(os_release(release))
+        for user in _USERS:
+            self._let_in(upper, user, authorized_key)
+        key = etc / "ssh/ssh_host_ed25519_key"
+        system.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(key))
+        (unfinished / "hosts").write_text(hosts)
+        unfinished.rename(self.folder)
+
+    def _let_in(self, upper: Path, user: str, authorized_key: str) -> None:
+        home = (self.base / user).stat()
+        ssh = upper / user / ".ssh"
+        ssh.mkdir(parents=True)
+        (ssh / "authorized_keys").write_text(authorized_key)
+        for path, mode in ((upper / user, home.st_mode & 0o7777), (ssh, 0o700), (ssh / "authorized_keys", 0o600)):
+            path.chmod(mode)
+            os.chown(path, home.st_uid, home.st_gid)
+
+    def rename_neighbours(self, hosts: str) -> None:
+        """Let the host know of hosts that came since; a file that did not change on our side is left as it is."""
+        known = self.folder / "hosts"
+        if known.read_text() == hosts:
+            return
+        leader = self.leader()
+        # Below a mounted overlay its upper folder is not to be written to.
+        root = self.upper if leader is None else Path(f"/proc/{leader.pid}/root")
+        (root / "etc/hosts").write_text(hosts)
+        known.write_text(hosts)
 
     def public_key(self) -> str:
         """Return the host's public ssh key, as known_hosts has it after the names."""
         text = (self.upper / "etc/ssh/ssh_host_ed25519_key.pub").read_text()
         return " ".join(text.split()[:2])
 
-    def cgroups(self) -> list[str]:
-        """Return this host's cgroup in each hierarchy of the machine."""
-        root = Path("/sys/fs/cgroup")
-        tops = [root] if (root / "cgroup.procs").exists() else [path for path in root.iterdir() if path.is_dir()]
-        return [str(top / self.cgroup) for top in tops if (top / "cgroup.procs").exists()]
-
-    def supervisor(self) -> Process | None:
-        """Return the process that keeps the host running."""
-        return Process.read(self.pid_file)
-
     def leader(self) -> Process | None:
         """Return the host's init."""
-        at = self.supervisor()
-        for _ in range(4):
-            if at is None:
-                return None
-            children = at.children()
-            if not children:
-                return None
-            at = Process.of(children[0])
-            if at is not None and Path(f"/proc/{at.pid}/comm").read_text().strip() == "systemd":
-                return at
+        at = self.service.process()
+        generation = [at] if at is not None else []
+        for _ in range(_DEPTH):
+            generation = [child for process in generation for child in process.children()]
+            for process in generation:
+                if process.command() == "systemd":
+                    return process
         return None
 
     def boot(self) -> None:
         """Start the supervisor; the host is not ready yet when this returns."""
-        if self.supervisor() is not None:
-            return
         text = _SUPERVISOR.format(
-            cgroups=" ".join(self.cgroups()), base=self.base, upper=self.upper, work=self.folder / "work",
-            root=self.folder / "root", name=self.name, namespace=self.namespace,
+            base=shlex.quote(str(self.base)), upper=shlex.quote(str(self.upper)),
+            work=shlex.quote(str(self.folder / "work")), root=shlex.quote(str(self.folder / "root")),
+            name=self.name, namespace=self.namespace,
+            devices="--bind=/dev/fuse" if Path("/dev/fuse").exists() else "",
         )  # fmt: skip
         script = self.folder / "supervisor.sh"
-        script.write_text(text)
-        start(["unshare", "-m", "bash", str(script)], self.folder / "console.log").write(self.pid_file)
+        unfinished = script.with_suffix(".new")  # bash reads a script while it runs it
+        unfinished.write_text(text)
+        unfinished.replace(script)
+        self.service.start(["unshare", "-m", "bash", str(script)])
 
     def crash(self) -> None:
-        """Kill the host's init without warning: a power failure."""
-        leader, supervisor = self.leader(), self.supervisor()
+        """Kill everything in the host at once, without warning: a power failure."""
+        leader = self.leader()
         if leader is None:
-            raise HostFailure(Problem(f"{self.name} is not up", "the lab", f"rackwright lab up, or start {self.name}"))
-        leader.kill(signal.SIGKILL)
-        if supervisor is not None and not wait(lambda: not supervisor.alive(), 20):
-            self.stop()
-        self._clean()
+            raise HostFailure(
+                Problem(f"{self.name} is not up", "the lab", "rackwright lab start, or up, brings it back")
+            )
+        leader.kill(signal.SIGKILL)  # the kernel kills what is in its PID namespace
+        system.wait(lambda: self.service.process() is None, _POWER_OFF_S)
+        self.service.stop()
 
     def stop(self) -> None:
         """End the host: shut down in order if it can within seconds, else killed. Whatever it had is removed."""
-        supervisor = self.supervisor()
         leader = self.leader()
-        if supervisor is not None and leader is not None:
+        if leader is not None:
             leader.kill(signal.SIGRTMIN + 4)  # systemd(1): power off
-            wait(lambda: not supervisor.alive(), 8)
-        for process in (self.leader(), supervisor):
-            if process is not None:
-                process.kill()
-        if supervisor is not None:
-            wait(lambda: not supervisor.alive(), 5)
-        self._clean()
-
-    def _clean(self) -> None:
-        for path in map(Path, self.cgroups()):
-            if not path.exists():
-                continue
-            for procs in path.rglob("cgroup.procs"):
-                for pid in procs.read_text().split():
-                    process = Process.of(int(pid))
-                    if process is not None:
-                        process.kill()
-            wait(lambda path=path: _remove_cgroup(path), 3)  # type: ignore[misc]
-        self.pid_file.unlink(missing_ok=True)
+            system.wait(lambda: self.service.process() is None, _POWER_OFF_S)
+        self.service.stop()
 
     def run(self, argv: Sequence[str], *, stdin: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
         """Run a command in the host without ssh, as root."""
         leader = self.leader()
         if leader is None:
             raise HostFailure(Problem(f"{self.name} is not up", "the lab", "rackwright lab up"))
-        inside = ["nsenter", "-t", str(leader.pid), "-a", "--", "env", "-i", "HOME=/root", "LC_ALL=C", "TERM=dumb",
-                  "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *argv]  # fmt: skip
-        return subprocess.run(inside, capture_output=True, text=True, input=stdin, timeout=timeout)
+        inside = ["nsenter", "-t", str(leader.pid), "-a", "--", *_INSIDE, *argv]
+        with subprocess.Popen(
+            inside, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        ) as child:  # fmt: skip
+            try:
+                out, err = child.communicate(stdin, timeout)
+            except BaseException as error:
+                os.killpg(child.pid, signal.SIGKILL)  # nsenter forks, and its child holds the pipes
+                if isinstance(error, subprocess.TimeoutExpired):
+                    where = f"{self.name}: {shlex.join(argv)}"
+                    fix = "see what it waits for, or allow it more time"
+                    raise HostFailure(Problem(f"no end after {timeout:.0f} s", where, fix)) from None
+                raise
+        return subprocess.CompletedProcess(list(argv), child.returncode, out, err)
 
     def purge(self) -> None:
         """Forget the host's disk."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _remove_cgroup(path: Path) -> bool:
-    for folder in sorted(path.rglob("*"), key=lambda one: len(one.parts), reverse=True):
-        if folder.is_dir():
-            try:
-                folder.rmdir()
-            except OSError:
-                return False
-    try:
-        path.rmdir()
-    except OSError:
-        return not path.exists()
-    return True
+        gone = self.folder.with_name(f".gone-{self.name}")
+        shutil.rmtree(gone, ignore_errors=True)
+        if self.folder.exists():
+            self.folder.rename(gone)
+            shutil.rmtree(gone)

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from rackwright.errors import HostFailure, Problem
 
 _CLONE_NEWNET = 0x40000000
 
-# Program -> Debian package. `make` and CI install these; a user is told.
+# Program -> Debian package.
 TOOLS = {
     "debootstrap": "debootstrap",
     "systemd-nspawn": "systemd-container",
@@ -31,20 +31,36 @@ TOOLS = {
     "openssl": "openssl",
     "mount": "mount",
 }
+DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_FILESYSTEMS = Path("/proc/filesystems")
+
+
+def _not_root() -> list[Problem]:
+    fix = "run it with sudo; it touches only its own namespaces"
+    return [Problem("the lab needs root", "this user", fix)] if os.geteuid() != 0 else []
+
+
+def require_root() -> None:
+    """Raise `HostFailure` unless this is root."""
+    if problems := _not_root():
+        raise HostFailure(*problems)
 
 
 def require(*, free_mib: int = 0, folder: Path = Path("/")) -> None:
     """Raise `HostFailure` with every cure when this machine cannot run a lab."""
-    problems = []
-    if os.geteuid() != 0:
-        problems.append(
-            Problem("the lab needs root", "this user", "run it with sudo; it touches only its own namespaces")
-        )
-    missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
+    problems = _not_root()
+    missing = {package for tool, package in TOOLS.items() if shutil.which(tool) is None}
+    if not DEBIAN_KEYRING.exists():
+        missing.add("debian-archive-keyring")
     if missing:
-        problems.append(Problem("programs are missing", ", ".join(missing), f"apt-get install {' '.join(missing)}"))
-    if "overlay" not in Path("/proc/filesystems").read_text() and subprocess.run(["modprobe", "overlay"]).returncode:
-        problems.append(Problem("the kernel has no overlay filesystem", "/proc/filesystems", "modprobe overlay"))
+        names = sorted(missing)
+        problems.append(Problem("the lab needs programs", ", ".join(names), f"apt-get install {' '.join(names)}"))
+    if not _has_overlay():
+        problems.append(Problem("the kernel has no overlay filesystem", str(_FILESYSTEMS), "modprobe overlay"))
+    for kind in ("net", "time", "cgroup"):
+        if not Path(f"/proc/self/ns/{kind}").exists():
+            fix = "take a kernel of 5.6 or newer that has them"
+            problems.append(Problem(f"the kernel has no {kind} namespaces", f"/proc/self/ns/{kind}", fix))
     at = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(at).free >> 20
     if free < free_mib:
@@ -53,20 +69,29 @@ def require(*, free_mib: int = 0, folder: Path = Path("/")) -> None:
         raise HostFailure(*problems)
 
 
+def _has_overlay() -> bool:
+    if "\toverlay\n" in _FILESYSTEMS.read_text():
+        return True
+    modprobe = shutil.which("modprobe")
+    return modprobe is not None and not subprocess.run([modprobe, "overlay"], stderr=subprocess.DEVNULL).returncode
+
+
 def run(
     *argv: str, check: bool = True, timeout: float = 120, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of this machine; its failure is a `HostFailure` that quotes it."""
+    shown = " ".join(argv)
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, input=stdin)
     except FileNotFoundError:
         fix = f"apt-get install {TOOLS.get(argv[0], argv[0])}"
         raise HostFailure(Problem(f"{argv[0]} is not installed", "this machine", fix)) from None
     except subprocess.TimeoutExpired:
-        raise HostFailure(Problem(f"no end after {timeout:.0f} s", " ".join(argv), "see what it waits for")) from None
+        fix = "see what it waits for, and run again"
+        raise HostFailure(Problem(f"no end after {timeout:.0f} s", shown, fix)) from None
     if check and done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise HostFailure(Problem(said[-1] if said else f"exit status {done.returncode}", " ".join(argv), "see above"))
+        said = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+        raise HostFailure(Problem(said, shown, "run it by hand to see more"))
     return done
 
 
@@ -88,14 +113,19 @@ class Process:
         return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
 
     @classmethod
-    def read(cls, path: Path) -> Process | None:
-        """Return the process that a file names, if it still lives."""
+    def recorded(cls, path: Path) -> Process | None:
+        """Return the process that a file names, whether it lives or not."""
         try:
             pid, started = map(int, path.read_text().split())
         except (OSError, ValueError):
             return None
-        process = cls(pid, started)
-        return process if process.alive() else None
+        return cls(pid, started)
+
+    @classmethod
+    def read(cls, path: Path) -> Process | None:
+        """Return the process that a file names, if it still lives."""
+        process = cls.recorded(path)
+        return process if process is not None and process.alive() else None
 
     def write(self, path: Path) -> None:
         """Record the process."""
@@ -113,15 +143,22 @@ class Process:
             except ProcessLookupError:
                 return
 
-    def children(self) -> list[int]:
-        """Return the numbers of its child processes."""
+    def command(self) -> str:
+        """Return the short name of its program; nothing when it is gone."""
+        try:
+            return Path(f"/proc/{self.pid}/comm").read_text().strip()
+        except OSError:
+            return ""
+
+    def children(self) -> list[Process]:
+        """Return its child processes."""
         found: list[int] = []
         for path in Path(f"/proc/{self.pid}/task").glob("*/children"):
             try:
                 found += map(int, path.read_text().split())
             except OSError:
                 continue
-        return found
+        return [child for child in map(Process.of, found) if child is not None]
 
 
 def wait(condition: Callable[[], bool], timeout: float, interval: float = 0.05) -> bool:
@@ -158,24 +195,29 @@ def network(namespace: str) -> Iterator[None]:
             _setns(home.fileno())
 
 
-def answers(namespace: str, address: str, port: int = 22, *, timeout: float = 1.0) -> bool:
+def connect(namespace: str, address: str, port: int, *, timeout: float = 1.0) -> socket.socket | None:
+    """Return a connection that was made inside a network namespace; None when nobody takes it."""
+    try:
+        with network(namespace):
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    connection.settimeout(timeout)
+    try:
+        connection.connect((address, port))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def greets(namespace: str, address: str) -> bool:
     """Return whether an ssh server greets at the address."""
-    with network(namespace):
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection = connect(namespace, address, 22)
+    if connection is None:
+        return False
     with connection:
-        connection.settimeout(timeout)
         try:
-            connection.connect((address, port))
             return connection.recv(4) == b"SSH-"
         except OSError:
             return False
-
-
-def start(argv: Sequence[str], log: Path) -> Process:
-    """Start a process that outlives this one, its output in a file."""
-    with log.open("ab") as out:
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
-    process = Process.of(child.pid)
-    if process is None:
-        raise HostFailure(Problem("it ended at once", " ".join(argv), f"see {log}"))
-    return process
