@@ -43,8 +43,7 @@ def up(count: int | None, name: str | None, system: str, file: Path | None) -> N
         )
     wanted = _from_file(file) if file else [HostSpec(f"gpu{index:02}", system) for index in range(1, (count or 0) + 1)]
     one = Lab(name)
-    click.echo(f"lab {one.name}: the first `up` builds the base tree, about a minute", err=True)
-    started = one.up(wanted)
+    started = one.up(wanted, say=lambda text: click.echo(f"lab {one.name}: {text}", err=True))
     click.echo(f"lab {one.name}: started {', '.join(started)}" if started else f"lab {one.name}: nothing to change")
 
 
@@ -89,7 +88,7 @@ def status(name: str | None, as_json: bool) -> None:
     sys.exit(0 if hosts and all(host.up for host in hosts) else 1)
 
 
-@lab.command(context_settings={"ignore_unknown_options": True})
+@lab.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @_name
 @click.option("--user", default="root", show_default=True)
 @click.argument("host")
@@ -115,7 +114,8 @@ for _one, _text in {
     "cut": "Pull the cables of HOST.",
     "mend": "Plug the cables of HOST in again.",
     "crash": "Cut the power of HOST; `start` brings it back.",
-    "start": "Start HOST after a crash.",
+    "stop": "Shut HOST down; `start` brings it back.",
+    "start": "Start HOST after a crash or stop.",
     "reboot": "Reboot HOST in order.",
 }.items():
     _verb(_one, _text)

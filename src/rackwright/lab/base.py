@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def tree_path(cache: Path) -> Path:
     return cache / f"base-{hashlib.sha256(recipe).hexdigest()[:16]}"
 
 
-def base_tree(cache: Path) -> Path:
+def base_tree(cache: Path, say: Callable[[str], None] = lambda text: None) -> Path:
     """Return the base tree, built into `cache` unless it is there: a minute, once. Builders wait for one another."""
     cache.mkdir(parents=True, exist_ok=True)
     done = tree_path(cache)
@@ -76,6 +76,7 @@ def base_tree(cache: Path) -> Path:
         if not done.exists():
             require(free_mib=_NEEDED_MIB, folder=cache)
             # Of a builder that was killed its debootstrap may be alive: it is ended before its tree is removed.
+            say("building the base tree of all lab hosts: about a minute, once")
             builder = _builder(cache)
             builder.stop()
             _tidy(cache)

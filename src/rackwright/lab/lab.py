@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -128,7 +128,13 @@ class Lab:
                     yield
                     return
 
-    def up(self, wanted: Sequence[HostSpec], *, owner: Process | None = None) -> list[str]:
+    def up(
+        self,
+        wanted: Sequence[HostSpec],
+        *,
+        owner: Process | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> list[str]:
         """Bring up the lab with these hosts and return the names of those that were started.
 
         What is up stays as it is. With `owner` the lab is taken down and purged once that process is gone.
@@ -137,7 +143,7 @@ class Lab:
         _validate(wanted)
         _sweep()
         cache = cache_folder()
-        tree, vendors = base.base_tree(cache), mirror.build(cache)
+        tree, vendors = base.base_tree(cache, say), mirror.build(cache)
         certificate = server_certificate(cache, vendors.hosts, CONTROLLER)
         with self._locked():
             state = self._record(wanted, tree, owner)
