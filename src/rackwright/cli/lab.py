@@ -57,9 +57,9 @@ def _from_file(path: Path) -> list[HostSpec]:
     wanted = []
     for pattern, body in hosts.items():
         where = document.where(("hosts", pattern))
-        settings: dict[str, Any] = body if isinstance(body, dict) else {}
-        system = settings.get("os", "ubuntu-22.04")
-        if set(settings) - {"os"} or system not in FLAVOURS:
+        settings: Any = {} if body is None else body
+        system = settings.get("os", "ubuntu-22.04") if isinstance(settings, dict) else None
+        if system not in FLAVOURS or set(settings) - {"os"}:
             raise UsageMistake(Problem("a lab host has one key, os", where, f"os: one of {', '.join(FLAVOURS)}"))
         try:
             wanted += [HostSpec(name, system) for name in ranges.expand(pattern)]

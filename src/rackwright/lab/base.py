@@ -92,6 +92,19 @@ def base_tree(cache: Path, say: Callable[[str], None] = lambda text: None) -> Pa
     return done
 
 
+def clear_unfinished(cache: Path) -> None:
+    """End the build of an `up` that was killed, and remove what there is of it; one that is going on stays."""
+    if not cache.exists():
+        return
+    with (cache / "base.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        _builder(cache).stop()
+        _tidy(cache)
+
+
 def keep_for(tree: Path, user: Path) -> None:
     """Record that a lab's folder uses the tree: it stays as long as that folder."""
     users = tree.with_name(f"{tree.name}.users")

@@ -139,8 +139,8 @@ class Lab:
 
         What is up stays as it is. With `owner` the lab is taken down and purged once that process is gone.
         """
-        system.require(free_mib=_DISK_MIB, folder=self.folder)
         _validate(wanted)
+        system.require(free_mib=_DISK_MIB, folder=self.folder)
         _sweep()
         cache = cache_folder()
         tree, vendors = base.base_tree(cache, say), mirror.build(cache)
@@ -344,6 +344,7 @@ class Lab:
     def down(self, *, purge: bool = False) -> None:
         """Stop all hosts and remove every process, namespace and cgroup of this lab; with `purge` its disks too."""
         system.require_root()
+        base.clear_unfinished(cache_folder())
         if self.folder.parent.exists():
             with self._locked():
                 self._down(purge=purge)
