@@ -20,7 +20,7 @@ from rackwright.lab.system import Process
 
 # What is not obvious: nspawn wants a tmpfs of its own on /run/systemd/nspawn and leaves with 133 when the host reboots;
 # a time namespace lets /proc/uptime begin anew, as pyinfra's reboot check expects. All mounts are in a namespace of the
-# supervisor's own, and go with it. A host may do as it likes, but not set the machine's clock or load modules.
+# supervisor's own, and go with it.
 _SUPERVISOR = """set -u
 mount --make-rprivate /
 mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit 1
@@ -30,12 +30,14 @@ while :; do
   up=$(cut -d. -f1 /proc/uptime)
   unshare -T --boottime=-$up --monotonic=-$up systemd-nspawn -q --register=no --keep-unit -M {name} --hostname={name} \\
     -D {root} --network-namespace-path=/run/netns/{namespace} --resolv-conf=off --link-journal=no --console=pipe \\
-    --capability=all --drop-capability=CAP_SYS_TIME,CAP_SYS_MODULE {devices} \\
+    --capability=all --drop-capability={forbidden} {devices} \\
     --system-call-filter="add_key keyctl bpf" -b
   rc=$?
   [ $rc = 133 ] || exit $rc
 done
 """
+# What these allow has no namespace: a host would set the clock, the modules or the log of the whole machine.
+_FORBIDDEN = ("sys_time", "sys_module", "sys_rawio", "syslog")
 _INSIDE = (
     "env", "-i", "HOME=/root", "LC_ALL=C", "TERM=dumb",
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -129,6 +131,7 @@ class HostFiles:
             base=shlex.quote(str(self.base)), upper=shlex.quote(str(self.upper)),
             work=shlex.quote(str(self.folder / "work")), root=shlex.quote(str(self.folder / "root")),
             name=self.name, namespace=self.namespace,
+            forbidden=",".join(f"CAP_{name.upper()}" for name in _FORBIDDEN),
             devices="--bind=/dev/fuse" if Path("/dev/fuse").exists() else "",
         )  # fmt: skip
         script = self.folder / "supervisor.sh"
@@ -161,7 +164,10 @@ class HostFiles:
         leader = self.leader()
         if leader is None:
             raise HostFailure(Problem(f"{self.name} is not up", "the lab", "rackwright lab up"))
-        inside = ["nsenter", "-t", str(leader.pid), "-a", "--", *_INSIDE, *argv]
+        # nsenter(1) takes over a process's namespaces and not its capabilities: these have to be given up apart.
+        without = ",".join(f"-{name}" for name in _FORBIDDEN)
+        lesser = ["setpriv", f"--bounding-set={without}", f"--inh-caps={without}", "--"]
+        inside = [*lesser, "nsenter", "-t", str(leader.pid), "-a", "--", *_INSIDE, *argv]
         with subprocess.Popen(
             inside, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,

@@ -24,6 +24,7 @@ TOOLS = {
     "systemd-nspawn": "systemd-container",
     "ip": "iproute2",
     "nsenter": "util-linux",
+    "setpriv": "util-linux",
     "unshare": "util-linux",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
