@@ -63,9 +63,14 @@ _PTX = """.version {ptx}
 
 
 def _ptx(release: str) -> str:
-    """Return the kernel for the assembler of CUDA `release`: PTX ISA x.y belongs to CUDA 11+ as 7.y, 8.y, 9.y."""
+    """Return the kernel for the assembler of CUDA `release`, in its newest PTX.
+
+    CUDA 11.y has PTX 7.y, 12.y has 8.y and 13.y has 9.y; 12.6 added none, and its successors are one behind
+    (PTX ISA, "Release Notes").
+    """
     major, minor = map(int, release.split("."))
-    return _PTX.format(ptx=f"{major - 4}.{minor}", target="sm_90" if (major, minor) >= (11, 8) else "sm_70")
+    ptx = minor - 1 if major == 12 and minor >= 6 else minor
+    return _PTX.format(ptx=f"{major - 4}.{ptx}", target="sm_90" if (major, minor) >= (11, 8) else "sm_70")
 
 
 def proof(release: str) -> Section[Proof]:
@@ -98,7 +103,7 @@ if [ $gpus -gt 0 ]; then
 fi
 printf %s {shlex.quote(_ptx(release))} >k.ptx
 "$p/bin/ptxas" -arch={target} -o k.cubin k.ptx >log 2>&1 && [ -s k.cubin ] ||
-  verdict failed 0 0 "ptxas: $(tail -n 1 log)"
+  verdict failed 0 0 "ptxas: $(head -n 1 log)"
 verdict assembled 0 0""",
         parse=lambda data: parse_proof(data.decode(errors="replace")),
         timeout_s=120,

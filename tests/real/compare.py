@@ -1,0 +1,159 @@
+"""Whether a run did exactly what was planned: operations, commands, packages, holds and files, in both directions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from snapshot import Snapshot
+
+TITLES = {
+    "packages.settled": "Packages: no interrupted work",
+    "cuda.source": "CUDA: the vendor's repository",
+    "cuda.toolkit": "CUDA: the toolkits",
+    "cuda.environment": "CUDA: paths and default",
+    "cuda.proof": "CUDA: proof",
+}
+_LISTS = "/var/lib/apt/lists/"
+# Who unpacks a package writes these too: dpkg's list of its files, the linker's cache, and what the maintainer scripts
+# of CUDA's packages do, the alternatives `cuda` and `cuda-12`.
+_BY_PACKAGES = re.compile(
+    r"/var/lib/dpkg/(info|alternatives)(/|$)|/etc/ld\.so\.cache$|/(usr/local|etc/alternatives)/cuda(-\d+)?$"
+)
+
+
+def commands(stderr: str, host: str) -> list[str]:
+    """Return the commands that pyinfra -vv says it ran on the host, as their shell text."""
+    blocks = re.split(rf"^\s*\[{re.escape(host)}\] >>> ", stderr, flags=re.MULTILINE)
+    return blocks[1:]
+
+
+def check(
+    plan: Mapping[str, Any], before: Snapshot, after: Snapshot, changed: Sequence[str], ran: Sequence[str]
+) -> None:
+    """Fail with what was planned and not done, or done and not planned."""
+    changes: list[Mapping[str, Any]] = plan["changes"]
+    wrong: list[str] = []
+    operations = list(dict.fromkeys(TITLES[change["operation"]] for change in changes))
+    if operations != list(changed):
+        wrong.append(f"operations planned: {operations}, done: {list(changed)}")
+    wrong += _packages(changes, before, after)
+    wrong += _holds(changes, before, after)
+    wrong += _files(changes, before, after)
+    wrong += _commands(changes, ran)
+    assert not wrong, "plan and run differ:\n  " + "\n  ".join(wrong)
+
+
+def _named(changes: Iterable[Mapping[str, Any]], prefix: str) -> dict[str, Mapping[str, Any]]:
+    return {c["what"].removeprefix(prefix): c for c in changes if c["what"].startswith(prefix)}
+
+
+def _packages(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot) -> list[str]:
+    wrong = []
+    planned = {name: (change["from"], change["to"]) for name, change in _named(changes, "package ").items()
+               if not name.startswith("lists of ")}  # fmt: skip
+    finished = {
+        word.split(" ")[0]
+        for change in changes
+        if change["what"] == "interrupted package work"
+        for word in (change["from"] or "").split(", ")
+    }
+    for name in sorted({*before.packages, *after.packages}):
+        old, new = before.packages.get(name), after.packages.get(name)
+        here = old.version if old is not None and old.state != "config-files" else None
+        there = new.version if new is not None and new.state != "config-files" else None
+        if name in planned:
+            was, will = planned[name]
+            if was == "damaged":
+                was = here
+            if (was, will) != (here, there):
+                wrong.append(f"package {name}: planned {planned[name]}, done {(here, there)}")
+        elif here != there:
+            wrong.append(f"package {name}: not planned, done {(here, there)}")
+        elif old and new and (old.state, old.flag) != (new.state, new.flag) and name not in finished:
+            wrong.append(f"package {name}: not planned, and {old} became {new}")
+    gone = [name for name in planned if name not in before.packages and name not in after.packages]
+    wrong += [f"package {name}: planned, and dpkg knows nothing of it" for name in gone]
+    return wrong
+
+
+def _argvs(changes: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    return [command["run"] for change in changes for command in change["commands"] if "run" in command]
+
+
+def _holds(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot) -> list[str]:
+    planned = {name for argv in _argvs(changes) if argv[:2] == ["apt-mark", "hold"] for name in argv[2:]}
+    moved = set(_named(changes, "package "))
+    done = after.held() - before.held()
+    wrong = [f"hold on {name}: not planned, done" for name in sorted(done - planned)]
+    wrong += [f"hold on {name}: planned, not done" for name in sorted(planned - done - moved)]
+    wrong += [f"hold on {name}: lost" for name in sorted(before.held() - after.held() - moved)]
+    return wrong
+
+
+def _files(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot) -> list[str]:
+    wrong = []
+    done = {path for path in before.difference(after) if path.startswith("/")}
+    explained: set[str] = set()
+
+    def touched(path: str, change: Mapping[str, Any]) -> None:
+        explained.add(path)
+        if path not in done:
+            wrong.append(f"{change['what']}: planned, and {path} did not change")
+
+    for change in changes:
+        for command in change["commands"]:
+            if "write" in command:
+                touched(command["write"], change)
+            elif command["run"][0] == "mv":
+                for path in command["run"][-2:]:
+                    touched(path, change)
+            elif command["run"][0] == "rm":
+                touched(command["run"][-1], change)
+            elif command["run"][0] == "ldconfig":
+                explained.add("/etc/ld.so.cache")
+            elif command["run"][0] == "update-alternatives":
+                explained |= {"/etc/alternatives/cuda", "/var/lib/dpkg/alternatives/cuda", "/usr/local/cuda"}
+                if not any(path.startswith(("/etc/alternatives/", "/var/lib/dpkg/alternatives/")) for path in done):
+                    wrong.append("alternative cuda: planned, and nothing about it changed")
+    if any(change["what"].startswith("package lists of ") for change in changes):
+        explained |= {path for path in done if path.startswith(_LISTS)}
+    moved = [
+        name for name in _named(changes, "package ") if not name.startswith("lists of ")
+    ] + [name for change in changes if change["what"] == "interrupted package work"
+         for name in re.findall(r"(\S+) \(", change["from"] or "")]  # fmt: skip
+    owned = _owned(moved, before) | _owned(moved, after)
+    for path in sorted(done - explained):
+        # A folder that came for the sake of a file that was planned.
+        made_for = any(other.startswith(f"{path}/") for other in explained)
+        if not made_for and not (moved and (path in owned or _BY_PACKAGES.match(path))):
+            wrong.append(f"{path}: not planned, and it changed: {before.files.get(path)} -> {after.files.get(path)}")
+    return wrong
+
+
+def _owned(names: Iterable[str], seen: Snapshot) -> set[str]:
+    """Return the paths of these packages, and the folders above them."""
+    return {path for name in names for path in seen.owned.get(name, ())}
+
+
+def _commands(changes: Sequence[Mapping[str, Any]], ran: Sequence[str]) -> list[str]:
+    """Every command that is known beforehand was run, once and in its order, and no others."""
+    wrong = []
+    rest = list(ran)
+    for change in changes:
+        for command in change["commands"]:
+            mark = _mark(command)
+            if rest and mark in rest[0]:
+                rest.pop(0)
+            elif change["known"]:
+                wrong.append(f"{change['what']}: the planned command did not run here: {mark}; instead: {rest[:1]}")
+                return wrong
+    return wrong + [f"a command that was not planned: {text[:300]}" for text in rest]
+
+
+def _mark(command: Mapping[str, Any]) -> str:
+    """Return what tells the shell text of this command from another's."""
+    if "write" in command:
+        return f"{command['write']}.rackwright-new"
+    return " ".join(command["run"][:3])
