@@ -94,6 +94,6 @@ def _processes(lab: str) -> list[str]:
             group = (path / "cgroup").read_text()
         except OSError:
             continue
-        if lab in text or lab in group:
+        if text and (lab in text or lab in group):  # without a command line it is a zombie: an exit code, no process
             found.append(f"{path.name} {text[:120]}")
     return found

@@ -180,6 +180,24 @@ def test_a_lab_without_owner_outlives_who_started_it(before: dict[str, object]) 
     _clean(before)
 
 
+def test_up_finishes_what_was_half_made(before: dict[str, object]) -> None:
+    """The states between two system calls, which a kill at a random moment seldom meets."""
+    lab = Lab(NAME)
+    netns = Path("/run/netns")
+    (netns / f"{lab.switch}.gpu01").touch()  # made by `ip netns add`, and not yet mounted over
+    (lab.folder / "hosts/.new-gpu01/upper/etc/ssh").mkdir(parents=True)
+    subprocess.run(["ip", "netns", "add", lab.switch], check=True)
+    subprocess.run(["ip", "-n", lab.switch, "link", "add", "mgmt", "type", "bridge"], check=True)
+    lab.up([HostSpec("gpu01"), HostSpec("gpu02")], owner=Process.of(os.getpid()))
+    lab.run("gpu01", "ping -c1 -W2 gpu02; ping -c1 -W2 gpu02-fabric; ls /etc/ssh/ssh_host_ed25519_key")
+    lab.down(purge=True)
+    for name in (lab.switch, f"{lab.switch}.gpu01"):
+        (netns / name).touch()
+    Cgroup(f"{lab.switch}/relay").make()
+    lab.down(purge=True)  # of a lab that has no folder yet
+    _clean(before)
+
+
 def _services(pattern: str) -> list[Process]:
     found = subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True).stdout.split()
     return [process for process in map(Process.of, map(int, found)) if process is not None]

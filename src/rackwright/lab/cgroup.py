@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,9 +52,9 @@ class Cgroup:
         """Return what runs in it or below."""
         pids: set[int] = set()
         for folder in self.folders():
-            for file in (folder / "cgroup.procs", *folder.rglob("cgroup.procs")):
+            for below, _, _ in os.walk(folder):  # which passes over folders that go meanwhile, where rglob raises
                 try:
-                    pids.update(map(int, file.read_text().split()))
+                    pids.update(map(int, (Path(below) / "cgroup.procs").read_text().split()))
                 except OSError:  # it went meanwhile
                     continue
         return [process for process in map(Process.of, sorted(pids)) if process is not None]

@@ -357,9 +357,9 @@ class Lab:
 
     def _down(self, *, purge: bool) -> None:
         names = list(self._state()) if (self.folder / "base").exists() else []
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda name: self._files(name).stop(), names))
-        self._relay.stop()
+        if not purge:  # what is to be forgotten need not be shut down in order
+            with ThreadPoolExecutor(16) as pool:
+                list(pool.map(lambda name: self._files(name).stop(), names))
         self._cgroup.remove()
         self._network.remove()
         if purge:
