@@ -167,7 +167,7 @@ class HostFiles:
         # nsenter(1) takes over a process's namespaces and not its capabilities: these have to be given up apart.
         without = ",".join(f"-{name}" for name in _FORBIDDEN)
         lesser = ["setpriv", f"--bounding-set={without}", f"--inh-caps={without}", "--"]
-        inside = [*lesser, "nsenter", "-t", str(leader.pid), "-a", "--", *_INSIDE, *argv]
+        inside = [*lesser, "nsenter", "-t", str(leader.pid), "-a", "-r", "-w", "--", *_INSIDE, *argv]
         with subprocess.Popen(
             inside, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
