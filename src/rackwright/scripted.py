@@ -127,9 +127,9 @@ def _as_declared(look: Look) -> dict[str, tuple[int, str]]:
         _files({path: state for path, state in configuration.items() if "/keyrings/" not in path}),
     )
     for key, reading in look.readings.items():
-        if key == "packages.installed":
+        if key == "packages.installed" and reading.value:
             said[key] = (0, "amd64\n" + "".join(map(_package, reading.value.values())))
-        elif key == "packages.lists":
+        elif key == "packages.lists" and reading.value:
             said[key] = (0, "\n".join(sorted(reading.value)))
     home = "/usr/local/cuda-12.2"
     said["cuda.default"] = (

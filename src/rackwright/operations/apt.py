@@ -23,6 +23,8 @@ from rackwright_facts.look import Look, Section
 from rackwright_facts.packages import APT, INSTALLED, LISTS, AptConfiguration, Request, conffiles, fetched
 from rackwright_facts.system import FileState, files
 
+_KEYRINGS = "/etc/apt/keyrings"
+
 
 @dataclass(frozen=True)
 class Repository:
@@ -52,7 +54,7 @@ class Repository:
     @property
     def keyring(self) -> str:
         """Return where the key lies."""
-        return f"/etc/apt/keyrings/rackwright-{self.name}.gpg"
+        return f"{_KEYRINGS}/rackwright-{self.name}.gpg"
 
     @property
     def source(self) -> str:
@@ -97,7 +99,7 @@ class Repository:
 
     def own_files(self) -> Section[Mapping[str, FileState]]:
         """Return the section that reads the files we write."""
-        return files((self.keyring, self.source, self.other_style, self.pin, self.proxy_file))
+        return files((_KEYRINGS, self.keyring, self.source, self.other_style, self.pin, self.proxy_file))
 
     def request(self, key: bytes) -> Request:
         """Return the repository as `packages.index` and `packages.simulate` ask it."""
@@ -147,7 +149,9 @@ def converge(look: Look, repository: Repository) -> Decision:
         repository.other_style: None,
         repository.pin: repository.pins(),
     }
-    own_changes = [file_change(path, own.value.get(path), content) for path, content in wanted.items()]
+    folder = _readable_by_all(own.value.get(_KEYRINGS))
+    own_changes = [folder]
+    own_changes += [file_change(path, own.value.get(path), content) for path, content in wanted.items()]
     # A proxy may carry a password: its file is for root alone, and its content is not shown.
     proxies = repository.proxies()
     own_changes.append(
@@ -155,6 +159,8 @@ def converge(look: Look, repository: Repository) -> Decision:
     )
     changes += [change for change in own_changes if change is not None]
     own_after = written(own.value, {**wanted, repository.proxy_file: proxies})
+    if folder is not None:
+        own_after[_KEYRINGS] = own.value[_KEYRINGS].model_copy(update={"mode": 0o755})
     if proxies is not None:
         own_after[repository.proxy_file] = own_after[repository.proxy_file].model_copy(update={"mode": 0o600})
     have = lists.value or frozenset()
@@ -174,6 +180,14 @@ def converge(look: Look, repository: Repository) -> Decision:
         rest = {name: other for name, other in installed.value.items() if name != package.name}
         after = after.having(INSTALLED, Reading.ok(rest))
     return Decision(after, tuple(changes))
+
+
+def _readable_by_all(folder: FileState | None) -> Change | None:
+    """apt checks signatures as the user _apt, who has to get at the key."""
+    if folder is None or folder.kind != "directory" or folder.mode & 0o055 == 0o055:
+        return None
+    commands = (Run(("chmod", "0755", _KEYRINGS)),)
+    return Change(f"folder {_KEYRINGS}", f"{folder.mode:04o}", "0755", commands=commands)
 
 
 def key_of(look: Look, repository: Repository) -> bytes | Refusal:

@@ -42,6 +42,8 @@ def file_change(
     before = None
     if state.kind != "absent":
         before = "other content" if state.content != content else f"{state.owner} {state.mode:04o}"
+        if state.kind != "file":
+            before = f"a {state.kind}"
     return Change(f"file {path}", before, "as declared", commands=(Write(path, content, mode, secret),))
 
 

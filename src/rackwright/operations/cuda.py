@@ -13,7 +13,7 @@ from rackwright import sources
 from rackwright.change import Change, Decision, Refusal, Run
 from rackwright.config import resolve_secret
 from rackwright.errors import Problem, RackwrightError
-from rackwright.operations import apt, cuda_packages
+from rackwright.operations import apt, cuda_packages, cuda_pins
 from rackwright.operations.common import MANAGED, file_change, unreadable, written
 from rackwright.runtime import planned_operation
 from rackwright.sources import CudaSource
@@ -90,7 +90,7 @@ def _toolkit_reads(*, cuda: Cuda | None, origin: CudaSource) -> tuple[Section[An
     if cuda is None:
         return ()
     proofs = [proof_of(_release(version)) for version in cuda["versions"]]
-    return (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, SPACE, DEFAULT, cuda_packages.PIN_FILE, *proofs)
+    return (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, SPACE, DEFAULT, cuda_pins.FILE, *proofs)
 
 
 @planned_operation(reads=_toolkit_reads)
@@ -110,7 +110,7 @@ def toolkit(look: Look, *, cuda: Cuda | None, origin: CudaSource) -> Decision:
     moves = cuda_packages.transaction(look, repository, wanted)
     if isinstance(moves, Refusal):
         return Decision(look, refusals=(moves,))
-    changes = (*moves, *cuda_packages.pins_and_holds(look, repository, wanted, moves))
+    changes = (*moves, *cuda_pins.changes(look, repository, wanted.versions, moves))
     after = cuda_packages.after(look, repository, wanted)
     if moves:
         for version in cuda["versions"]:

@@ -1,28 +1,26 @@
-"""The package side of a CUDA toolkit: which exact set is wanted, what apt would do for it, pins and holds."""
+"""The package side of a CUDA toolkit: which exact set is wanted, and what apt would do for it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from rackwright.change import Change, Refusal, Run
-from rackwright.operations import apt
-from rackwright.operations.common import MANAGED, file_change, unreadable, written
+from rackwright.operations import apt, cuda_pins
+from rackwright.operations.common import unreadable, written
 from rackwright.operations.packages import broken_elsewhere
 from rackwright.shell import LOCK_WAIT_S
 from rackwright_facts._parse import cuda_set, debversion, dpkg
+from rackwright_facts._parse.apt_preferences import PreferencesFile
 from rackwright_facts._parse.apt_simulate import Simulation
+from rackwright_facts._parse.apt_sources import SourceFile
 from rackwright_facts._parse.dpkg import Package
 from rackwright_facts._parse.model import Reading
 from rackwright_facts.cuda import proof as proof_of
 from rackwright_facts.look import Look
 from rackwright_facts.packages import APT, INSTALLED, LISTS, Repository, damaged, index, owners, simulate
-from rackwright_facts.system import SPACE, files
-
-PINS = "/etc/apt/preferences.d/rackwright-cuda-versions"
-PIN_FILE = files((PINS,))
+from rackwright_facts.system import SPACE
 
 # Meta-packages that would drag in a driver of their own choice: cuda, cuda-12-2, cuda-runtime-12-2, ...
 _DRAGS_DRIVER = re.compile(r"^cuda(-\d+(-\d+)?)?$|^cuda-(runtime|demo-suite)-\d+-\d+$")
@@ -62,7 +60,8 @@ def want(look: Look, repository: apt.Repository, declared: Sequence[str]) -> Wan
     if not reading.is_ok or reading.value is None:
         return unreadable("which packages are installed", reading, "see `dpkg --audit`")
     installed = reading.value
-    whole = {version: cuda_set.installed_set(installed, version) for version in declared}
+    recorded = cuda_pins.recorded(look)
+    whole = {version: _whole(installed, version, recorded) for version in declared}
     versions: dict[str, str] = {}
     for packages in whole.values():
         _add(versions, packages or {})
@@ -74,7 +73,7 @@ def want(look: Look, repository: apt.Repository, declared: Sequence[str]) -> Wan
             return offered
         offer = offered
         for version in missing:
-            resolved = _resolve(offer, version, installed, _pinned(look), repository)
+            resolved = _resolve(offer, version, installed, recorded, repository)
             if isinstance(resolved, Refusal):
                 return resolved
             _add(versions, resolved)
@@ -87,6 +86,18 @@ def want(look: Look, repository: apt.Repository, declared: Sequence[str]) -> Wan
         ),
         offer=offer,
     )
+
+
+def _whole(installed: Mapping[str, Package], version: str, recorded: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the installed set, if it is whole and what we recorded of this very release.
+
+    Some parts are asked for without a version: of these only the record tells what belongs to the set.
+    """
+    packages = cuda_set.installed_set(installed, version)
+    meta = cuda_set.toolkit(version)
+    if packages is None or recorded.get(meta) != packages[meta]:
+        return packages
+    return packages if all(recorded.get(name, exact) == exact for name, exact in packages.items()) else None
 
 
 def _add(versions: dict[str, str], more: Mapping[str, str]) -> None:
@@ -153,23 +164,6 @@ def _resolve(
         )
 
 
-def _pinned(look: Look) -> dict[str, str]:
-    """Return what our pins recorded: package -> version."""
-    configuration = look[APT].value
-    stanzas = [
-        stanza
-        for file in (configuration.preferences if configuration else ())
-        if file.path == PINS
-        for stanza in file.stanzas
-    ]
-    return {
-        name: stanza.pin.removeprefix("version ").strip()
-        for stanza in stanzas
-        for name in stanza.package
-        if stanza.pin.startswith("version ")
-    }
-
-
 def _damaged(look: Look, whole: Mapping[str, Mapping[str, str] | None]) -> tuple[str, ...]:
     """Return the packages of those toolkits that do not work and whose files are not as they were shipped."""
     names: set[str] = set()
@@ -193,7 +187,7 @@ def transaction(look: Look, repository: apt.Repository, wanted: Wanted) -> tuple
         return key if isinstance(key, Refusal) else unreadable("apt's configuration", look[APT], "see /etc/apt")
     asked = wanted.damaged or tuple(sorted(wanted.versions))
     install = tuple(f"{name}={wanted.versions[name]}" for name in asked)
-    configuration = apt.edited(apt_files, {**_pin_edits(look, repository, wanted), PINS: pins(wanted.versions)})
+    configuration = apt.edited(apt_files, cuda_pins.files_after(look, repository, wanted.versions))
     simulation = look[
         simulate(
             repository.request(key),
@@ -314,64 +308,9 @@ def _left_behind(wanted: Wanted, installed: Mapping[str, Package]) -> list[str]:
     )  # fmt: skip
 
 
-def pins(versions: Mapping[str, str]) -> bytes:
-    """Return the preferences that keep each package at its exact version (above 1000: even against an upgrade)."""
-    stanzas = "\n".join(
-        f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n" for name, version in sorted(versions.items())
-    )
-    return f"{MANAGED}{stanzas}".encode()
-
-
-def _pin_edits(look: Look, repository: apt.Repository, wanted: Wanted) -> dict[str, bytes | None]:
-    return {edit.path: edit.content for edit in _other_pins(look, repository, wanted)}
-
-
-def _other_pins(look: Look, repository: apt.Repository, wanted: Wanted) -> list[apt.Edit]:
-    configuration = look[APT].value
-    if configuration is None:
-        return []
-    return apt.disabled_pins(
-        configuration,
-        repository,
-        lambda stanza: any(
-            fnmatchcase(name, glob) for glob in stanza.package if glob != "*" for name in wanted.versions
-        ),
-        "another pin for the CUDA toolkit",
-        ours=(PINS,),
-    )
-
-
-def pins_and_holds(
-    look: Look, repository: apt.Repository, wanted: Wanted, moves: Sequence[Change]
-) -> tuple[Change, ...]:
-    """Return the changes that keep the set where it is: nobody else's pin, ours, and a hold on each package."""
-    changes = [edit.change() for edit in _other_pins(look, repository, wanted)]
-    pin = file_change(PINS, (look[PIN_FILE].value or {}).get(PINS), pins(wanted.versions))
-    if pin is not None:
-        changes.append(pin)
-    installed = look[INSTALLED].value or {}
-    moved = {change.what.removeprefix("package ") for change in moves}
-    # dpkg forgets a hold when it unpacks the package anew.
-    unheld = sorted(
-        name for name in wanted.versions if name in moved or name not in installed or not installed[name].held
-    )
-    if unheld:
-        hold = Run(("apt-mark", "hold", *unheld), packages=True)
-        changes.append(Change(f"hold on {_some(unheld)}", "not held", "held", commands=(hold,)))
-    return tuple(changes)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
-
-
-def _contents(files: Iterable[object], leave_out: Sequence[str] = ()) -> dict[str, bytes]:
+def _contents(files: Iterable[SourceFile | PreferencesFile], leave_out: Sequence[str] = ()) -> dict[str, bytes]:
     """Return file name -> content, unique below one folder."""
-    return {
-        str(file.path).rpartition("/")[2]: file.content  # type: ignore[attr-defined]
-        for file in files
-        if file.path not in leave_out  # type: ignore[attr-defined]
-    }
+    return {file.path.rpartition("/")[2]: file.content for file in files if file.path not in leave_out}
 
 
 def after(look: Look, repository: apt.Repository, wanted: Wanted) -> Look:
@@ -393,11 +332,9 @@ def after(look: Look, repository: apt.Repository, wanted: Wanted) -> Look:
             name=name, version=version, architecture="", want="hold", state="installed",
             reinst_required=False, depends=depends,
         )  # fmt: skip
-    contents: dict[str, bytes | None] = {
-        **_pin_edits(look, repository, wanted), PINS: pins(wanted.versions)
-    }  # fmt: skip
+    contents = cuda_pins.files_after(look, repository, wanted.versions)
     configuration = look[APT].value
     result = look.having(INSTALLED, Reading.ok(installed)).having(
-        PIN_FILE, Reading.ok(written({}, {PINS: contents[PINS]}))
+        cuda_pins.FILE, Reading.ok(written({}, {cuda_pins.PATH: contents[cuda_pins.PATH]}))
     )
     return result.having(APT, Reading.ok(apt.edited(configuration, contents))) if configuration else result
