@@ -1,11 +1,12 @@
 # make        sets up .venv and the system packages that the lab needs
 # make demo   three rehearsal hosts, CUDA on them, and what they are then
-# make test   all tests; make lint: the checkers
+# make test   all tests, with a seeded sample of the random trials; make soak: all of these
+# make lint   the checkers
 SHELL := /bin/bash
 .DEFAULT_GOAL := setup
 VENV := .venv/bin
 
-.PHONY: setup packages demo test lint
+.PHONY: setup packages demo test soak lint
 
 setup: packages .venv/stamp
 
@@ -22,6 +23,9 @@ demo: setup
 
 test: setup
 	@$(VENV)/pytest
+
+soak: setup
+	@RACKWRIGHT_SOAK=1 $(VENV)/pytest
 
 lint: setup
 	$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/pyright
