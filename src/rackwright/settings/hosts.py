@@ -45,7 +45,7 @@ def _numbers(text: str) -> list[str]:
         first, last = match.group(1), match.group(2) or match.group(1)
         if int(first) > int(last):
             raise ValueError(f"{first}-{last} runs backwards")
-        if len(first) != len(last) and first.startswith("0"):
+        if len(first) != len(last) and len(first) > 1 and first.startswith("0"):
             raise ValueError(f"{first} and {last} have not the same number of digits")
         if int(last) - int(first) >= MAX_HOSTS:
             raise ValueError(f"it means more than {MAX_HOSTS} hosts")

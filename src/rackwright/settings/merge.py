@@ -42,18 +42,18 @@ def merged(path: Path) -> Cluster:
 
 
 def _written(document: Document) -> list[Problem]:
-    """Return what is wrong with the file as it is written.
-
-    A profile or node may leave out what another layer gives: what is missing is judged on the merged result.
-    """
+    """Return what is wrong with the file as it is written."""
     try:
         Settings.model_validate(document.data)
     except ValidationError as error:
-        layered = [one for one in error.errors() if one["type"] == "missing" and one["loc"][0] in ("profiles", "nodes")]
-        found = mistakes.problems(error, Settings, document.where)
-        gone = {document.where(tuple(one["loc"])) for one in layered}
-        return [problem for problem in found if not (problem.where in gone and problem.what.endswith("is missing"))]
+        return mistakes.problems(error, Settings, document.where, skip=_is_for_the_merged)
     return []
+
+
+def _is_for_the_merged(detail: Any) -> bool:
+    """A profile or node may leave out what another layer gives, and unset it by null: that is judged when merged."""
+    layered = len(detail["loc"]) > 2 and detail["loc"][0] in ("profiles", "nodes")
+    return layered and (detail["type"] == "missing" or detail["input"] is None)
 
 
 def _layer(data: Any, *key: str) -> Mapping[str, Any]:
@@ -189,7 +189,11 @@ class _Nodes:
         try:
             return Node.model_validate(result)
         except ValidationError as error:
-            self.problems += mistakes.problems(error, Node, lambda key: self.document.where(_origin(key, origin)))
+            # A mistake of the node as a whole stands where the file speaks of it.
+            whole = layers[-1][0]
+            self.problems += mistakes.problems(
+                error, Node, lambda key: self.document.where(_origin(key, origin) if key else whole)
+            )
             return None
 
 

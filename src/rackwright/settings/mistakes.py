@@ -13,10 +13,18 @@ from rackwright.errors import Problem
 from rackwright.settings.yaml_lines import Key
 
 
-def problems(error: ValidationError, model: type[BaseModel], where: Callable[[Key], str]) -> list[Problem]:
-    """Return one problem for each thing that is wrong; no value of a secret is ever shown."""
+def problems(
+    error: ValidationError,
+    model: type[BaseModel],
+    where: Callable[[Key], str],
+    *,
+    skip: Callable[[Any], bool] = lambda detail: False,
+) -> list[Problem]:
+    """Return one problem for each thing that is wrong and not to `skip`; no value of a secret is ever shown."""
     found: dict[Key, list[Problem]] = {}
     for detail in error.errors(include_url=False):
+        if skip(detail):
+            continue
         key = _without_branches(detail["loc"], model)
         found.setdefault(key, []).append(_problem(detail, key, model, where(key)))
     # A value that fits no branch of a union is reported once for each branch: the first says enough.
@@ -94,9 +102,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"one of: {', '.join(names)}" if names else "remove it"
 
 
+def _name(key: Key) -> str:
+    """Return what the wrong thing is called: its key, or which item of which list."""
+    if not key:
+        return "the file"
+    return f"{key[-2]}[{key[-1]}]" if isinstance(key[-1], int) and len(key) > 1 else str(key[-1])
+
+
 def _problem(detail: Any, key: Key, model: type[BaseModel], where: str) -> Problem:
     kind, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
-    name = str(key[-1]) if key else "the file"
+    name = _name(key)
     if kind == "extra_forbidden":
         return Problem(f"unknown key {name!r}", where, did_you_mean(name, _known_keys(model, key[:-1])))
     if kind == "missing":
@@ -117,6 +132,8 @@ def _problem(detail: Any, key: Key, model: type[BaseModel], where: str) -> Probl
         return Problem(f"{name!r} has to be a mapping", where, fix)
     if kind in ("list_type", "tuple_type"):
         return Problem(f"{name!r} has to be a list", where, "write it as [a, b]")
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = str(detail["msg"])
+    if kind != "rackwright":  # pydantic's own sentences begin with a capital
+        message = f"{message[:1].lower()}{message[1:]}"
     fix = str(context.get("fix", "see `rackwright init` for an example, or the schema: `rackwright validate --schema`"))
-    return Problem(f"{name!r}: {message[:1].lower()}{message[1:]}", where, fix)
+    return Problem(f"{name!r}: {message}" if key else message, where, fix)
