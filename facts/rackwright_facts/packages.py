@@ -94,8 +94,8 @@ INSTALLED: Section[Mapping[str, Package]] = Section(
     command=(
         "command -v dpkg-query >/dev/null || exit 127; set -o pipefail; dpkg --print-architecture;"
         r" dpkg-query -W -f='${Package}\t${Version}\t${Architecture}\t${db:Status-Want}\t${db:Status-Status}"
-        r"\t${db:Status-Eflag}\t${Depends}\n' | awk -F '\t' -v OFS='\t'"
-        r""" '$1 !~ /-[0-9]+-[0-9]+$/ && $1 !~ /^(cuda|nvidia|libnvidia)/ { $7 = "" } { print }'"""
+        r"\t${db:Status-Eflag}\t${Depends}\t${Provides}\n' | awk -F '\t' -v OFS='\t'"
+        r""" '$1 !~ /-[0-9]+-[0-9]+$/ && $1 !~ /^(cuda|nsight|nvidia|libnvidia)/ { $7 = "" } { print }'"""
     ),
     parse=lambda data: _installed(data.decode(errors="replace")),
 )
@@ -143,10 +143,17 @@ def conffiles(package: str) -> Section[frozenset[str]]:
 
 
 def damaged(packages: Sequence[str]) -> Section[Verify]:
-    """Files of `packages` that are missing or not as they were shipped. Reads them all: ask only when in doubt."""
+    """Files of `packages` that are missing or not as they were shipped. Reads them all: ask only when in doubt.
+
+    dpkg does not look at modes: a program that lost its own is found beside.
+    """
+    names = " ".join(map(shlex.quote, packages))
     return Section(
         key="packages.damaged:" + ",".join(packages),
-        command="dpkg --verify " + " ".join(map(shlex.quote, packages)) + "; true",
+        command=f"""dpkg --verify {names}
+dpkg-query -L {names} | grep '/bin/[^/.]*$' | sort -u | while IFS= read -r f; do
+  [ -f "$f" ] && [ ! -x "$f" ] && printf '.M.......   %s\\n' "$f"
+done; true""",
         parse=lambda data: dpkg_verify.parse(data.decode(errors="replace")),
         timeout_s=300,
     )
@@ -262,8 +269,8 @@ def simulate(
 ) -> Section[Simulation]:
     """What apt would do, with `sources` and `preferences` (name -> content) beside the requested repository.
 
-    `install` holds `name=version`. The host's own lists stand beside the requested repository's fresh ones;
-    with `refresh_all` (a host that has no lists yet) the other sources are fetched too.
+    `install` holds `name=version`, or names alone. The host's own lists stand beside the requested repository's fresh
+    ones; with `refresh_all` (a host that has no lists yet) the other sources are fetched too.
     """
     files = "".join(
         f'printf %s {base64.b64encode(content).decode()} | base64 -d >"$p/{folder}/"{shlex.quote(name)}\n'

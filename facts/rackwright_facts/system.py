@@ -21,12 +21,14 @@ class Space(Model):
 
 
 class FileState(Model):
-    """One path as it stands. `content` is None for what is not a regular file."""
+    """One path as it stands. `content` is what reading it gives, through a link too; None for what is no file."""
 
     kind: Literal["file", "directory", "symlink", "other", "absent"]
     mode: int = 0
     owner: str = ""
     content: bytes | None = None
+    target: str = ""
+    """Where a symbolic link points to."""
 
 
 ABSENT = FileState(kind="absent")
@@ -52,12 +54,13 @@ _KINDS: Mapping[str, Literal["file", "directory", "symlink"]] = {
     "symbolic link": "symlink",
 }
 
-# One line a path: PATH (base64), type, mode (octal), owner, content (base64).
+# One line a path: PATH (base64), type, mode (octal), owner, content (base64; - for none), target of a link (base64).
 READ_FILE = r"""
 read_file() {
   [ -e "$1" ] || [ -L "$1" ] || return 0
-  content=; [ -f "$1" ] && [ ! -L "$1" ] && content=$(base64 -w0 <"$1")
-  printf '%s\t%s\t%s\n' "$(printf %s "$1" | base64 -w0)" "$(stat -c '%F	%a	%U:%G' "$1")" "=$content"
+  content=-; [ -f "$1" ] && content="=$(base64 -w0 <"$1")"
+  printf '%s\t%s\t%s\t%s\n' "$(printf %s "$1" | base64 -w0)" "$(stat -c '%F	%a	%U:%G' "$1")" "$content" \
+    "$(readlink -n "$1" | base64 -w0)"
 }
 """
 
@@ -66,12 +69,13 @@ def parse_files(data: bytes) -> Mapping[str, FileState]:
     """Read the lines that `read_file` prints: path -> state; paths that do not exist have no line."""
     found = {}
     for line in data.decode().splitlines():
-        path, kind, mode, owner, content = line.split("\t")
+        path, kind, mode, owner, content, target = line.split("\t")
         found[base64.b64decode(path).decode(errors="surrogateescape")] = FileState(
             kind=_KINDS.get(kind, "other"),
             mode=int(mode, 8),
             owner=owner,
-            content=base64.b64decode(content[1:]) if kind.startswith("regular") else None,
+            content=base64.b64decode(content[1:]) if content.startswith("=") else None,
+            target=base64.b64decode(target).decode(errors="surrogateescape"),
         )
     return found
 

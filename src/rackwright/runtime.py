@@ -158,7 +158,7 @@ def _perform(call: Call) -> Generator[PyinfraCommand, None, None]:
         yield from map(RefusalCommand, decision.refusals)
         return
     if not decision.changes:
-        host.noop(f"{call.title}: as declared")
+        host.noop("as declared")
     for change in decision.changes:
         for command in change.commands:
             run.commands += 1

@@ -96,13 +96,14 @@ def _fresh(directory: str) -> dict[str, tuple[int, str]]:
     steps = ""
     if directory == "ubuntu2204":
         newest = cuda_set.resolve(offered, "cuda-toolkit-12-2", "12.2.2-1", {})
-        steps = "".join(f"Inst {name} ({version} NVIDIA [amd64])\n" for name, version in sorted(newest.items()))
+        steps = "Inst libtinfo5 (6.3-2ubuntu0.1 Ubuntu:22.04/jammy-updates [amd64])\n"
+        steps += "".join(f"Inst {name} ({version} NVIDIA [amd64])\n" for name, version in sorted(newest.items()))
     return {
         "system.os_release": (0, _SYSTEMS[directory]),
         "system.architecture": (0, "amd64\n"),
         "system.space": (0, "/usr /dev/md0 900000000 1 800000000 1% /\n"),
         "system.cloud_init": (127, ""),
-        "packages.installed": (0, "amd64\nbash\t5.1-6ubuntu1\tamd64\tinstall\tinstalled\tok\t\n"),
+        "packages.installed": (0, "amd64\nbash\t5.1-6ubuntu1\tamd64\tinstall\tinstalled\tok\t\t\n"),
         "packages.interrupted": (0, "0\n"),
         "packages.lists": (0, "archive.example_ubuntu_dists_jammy_main_binary-amd64_Packages\n"),
         "packages.fetched": (0, _KEY.decode("utf-8", "surrogateescape")),
@@ -144,11 +145,14 @@ def _files(states: Mapping[str, FileState]) -> str:
     lines = ""
     for path, state in states.items():
         name = base64.b64encode(path.encode()).decode()
-        content = base64.b64encode(state.content or b"").decode()
-        lines += f"{name}\tregular file\t{state.mode:o}\t{state.owner}\t={content}\n"
+        kind = "symbolic link" if state.kind == "symlink" else "regular file"
+        content = "-" if state.content is None else f"={base64.b64encode(state.content).decode()}"
+        target = base64.b64encode(state.target.encode()).decode()
+        lines += f"{name}\t{kind}\t{state.mode:o}\t{state.owner}\t{content}\t{target}\n"
     return lines
 
 
 def _package(package: Package) -> str:
-    fields = (package.name, package.version, package.architecture, package.want, package.state, "ok", package.depends)
+    state = (package.want, package.state, "ok")
+    fields = (package.name, package.version, package.architecture, *state, package.depends, package.provides)
     return "\t".join(fields) + "\n"

@@ -109,13 +109,14 @@ def _files(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapsh
             elif command["run"][0] == "mv":
                 for path in command["run"][-2:]:
                     touched(path, change)
-            elif command["run"][0] == "rm":
+            elif command["run"][0] in ("rm", "chmod"):
                 touched(command["run"][-1], change)
             elif command["run"][0] == "ldconfig":
                 explained.add("/etc/ld.so.cache")
             elif command["run"][0] == "update-alternatives":
                 explained |= {"/etc/alternatives/cuda", "/var/lib/dpkg/alternatives/cuda", "/usr/local/cuda"}
-                if not any(path.startswith(("/etc/alternatives/", "/var/lib/dpkg/alternatives/")) for path in done):
+                places = ("/etc/alternatives/", "/var/lib/dpkg/alternatives/", "/usr/local/cuda")
+                if not any(path.startswith(places) for path in done):
                     wrong.append("alternative cuda: planned, and nothing about it changed")
     if any(change["what"].startswith("package lists of ") for change in changes):
         explained |= {path for path in done if path.startswith(_LISTS)}
@@ -123,6 +124,8 @@ def _files(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapsh
         name for name in _named(changes, "package ") if not name.startswith("lists of ")
     ] + [name for change in changes if change["what"] == "interrupted package work"
          for name in re.findall(r"(\S+) \(", change["from"] or "")]  # fmt: skip
+    if any(change["what"] == "interrupted package work" for change in changes):
+        explained |= {path for path in done if path.startswith("/var/lib/dpkg/updates/")}
     owned = _owned(moved, before) | _owned(moved, after)
     for path in sorted(done - explained):
         # A folder that came for the sake of a file that was planned.

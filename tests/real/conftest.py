@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -18,10 +19,40 @@ HOSTS = (
 )  # fmt: skip
 
 
+# The workers of one run share the name of that run, so that all of them draw alike.
+SEED = os.environ.get("RACKWRIGHT_SEED") or os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(4)
+
+
 @pytest.fixture(scope="session")
-def seed() -> int:
+def seed() -> str:
     """Return the seed of all random choices; $RACKWRIGHT_SEED repeats those of an earlier run."""
-    return int(os.environ.get("RACKWRIGHT_SEED") or random.SystemRandom().randrange(10**6))
+    return SEED
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep a sample of each group of trials that is marked `soak(sample=N)`; all of them for a soak."""
+    if os.environ.get("RACKWRIGHT_SOAK") or "soak" in str(config.getoption("markexpr")):
+        return
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("soak")
+        if mark is not None and "sample" in mark.kwargs:
+            groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: list[pytest.Item] = []
+    for name, group in groups.items():
+        size = group[0].get_closest_marker("soak").kwargs["sample"]  # type: ignore[union-attr]
+        if len(group) > size:  # one that was named on the command line is not drawn for
+            kept = random.Random(f"{SEED} {name}").sample(group, size)
+            left_out += [item for item in group if item not in kept]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what repeats this run's random choices."""
+    terminalreporter.write_line(f"real hosts: RACKWRIGHT_SEED={SEED}; RACKWRIGHT_SOAK=1 runs all trials")
 
 
 @pytest.fixture(scope="session")

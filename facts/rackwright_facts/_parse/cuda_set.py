@@ -95,10 +95,13 @@ def _asked(packages: Iterable[Package], name: str) -> Iterator[Relation]:
 def installed_set(installed: Mapping[str, Package], release: str) -> dict[str, str] | None:
     """Return name -> version of the whole toolkit `release` ("12.2" or "12.2.2") on a node, or None.
 
-    None also when a part is missing, not configured, or of another release than the meta-package names.
+    None also when a part is missing, not configured, or of another release than the meta-package names, and when
+    what a part needs of the distribution is not there.
     """
     meta = toolkit(release)
     if meta not in installed or not is_release(installed[meta].version, release):
+        return None
+    if lacking(installed, release):
         return None
     whole: dict[str, str] = {}
     todo = [meta]
@@ -119,6 +122,36 @@ def installed_set(installed: Mapping[str, Package], release: str) -> dict[str, s
                 return None
             todo.append(relation.name)
     return whole
+
+
+def lacking(installed: Mapping[str, Package], release: str) -> tuple[str, ...]:
+    """Return what a toolkit's installed parts need of the distribution and do not have; of alternatives the first."""
+    provided = {
+        relation.name
+        for package in installed.values()
+        if package.installed and package.provides
+        for group in dpkg.parse_depends(package.provides)
+        for relation in group
+    }
+
+    def is_there(relation: Relation) -> bool:
+        package = installed.get(relation.name)
+        if package is not None and package.installed and dpkg.satisfied(relation, package.version):
+            return True
+        return relation.name in provided
+
+    todo, seen, found = [toolkit(release)], set[str](), set[str]()
+    while todo:
+        package = installed.get(todo.pop())
+        if package is None or not package.installed or package.name in seen:
+            continue
+        seen.add(package.name)
+        for group in dpkg.parse_depends(package.depends):
+            if any(_FAMILY.search(relation.name) for relation in group):
+                todo += [relation.name for relation in group]
+            elif not any(map(is_there, group)):
+                found.add(group[0].name)
+    return tuple(sorted(found))
 
 
 def _is_exact(relation: Relation, installed: Mapping[str, Package]) -> bool:

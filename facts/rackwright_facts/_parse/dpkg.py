@@ -25,6 +25,7 @@ class Package(Model):
     state: State
     reinst_required: bool = False
     depends: str = ""
+    provides: str = ""
 
     @property
     def installed(self) -> bool:
@@ -48,7 +49,7 @@ class Relation(Model):
 def parse_query(text: str, native: str = "") -> dict[str, Package]:
     r"""Read `dpkg-query -W -f='${Package}\t${Version}\t${Architecture}\t${db:Status-Want}\t...` lines.
 
-    The fields are package, version, architecture, want, status, error flag and depends. A package of another
+    The fields are package, version, architecture, want, status, error flag, depends and provides. A package of another
     architecture than `native` is keyed `name:arch`.
     """
     packages = {}
@@ -56,13 +57,14 @@ def parse_query(text: str, native: str = "") -> dict[str, Package]:
         if not line.strip():
             continue
         fields = line.split("\t")
-        if len(fields) != 7:
+        if len(fields) != 8:
             raise ValueError(f"not a line of dpkg-query: {line[:120]!r}")
-        name, version, architecture, want, state, flag, depends = fields
+        name, version, architecture, want, state, flag, depends, provides = fields
         foreign = native and architecture not in (native, "all", "")
         packages[f"{name}:{architecture}" if foreign else name] = Package(
             name=name, version=version, architecture=architecture,
-            want=want, state=state, reinst_required=flag == "reinstreq", depends=depends,  # type: ignore[arg-type]
+            want=want, state=state, reinst_required=flag == "reinstreq",  # type: ignore[arg-type]
+            depends=depends, provides=provides,
         )  # fmt: skip
     return packages
 

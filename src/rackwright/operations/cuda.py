@@ -22,11 +22,12 @@ from rackwright_facts.cuda import DEFAULT, LINKER_CACHE
 from rackwright_facts.cuda import proof as proof_of
 from rackwright_facts.look import Look, Section
 from rackwright_facts.packages import APT, INSTALLED, LISTS
-from rackwright_facts.system import ARCHITECTURE, OS_RELEASE, SPACE, files
+from rackwright_facts.system import ARCHITECTURE, OS_RELEASE, SPACE, FileState, files
 
 PROFILE = "/etc/profile.d/rackwright-cuda.sh"
 LINKER = "/etc/ld.so.conf.d/rackwright-cuda.conf"
 _LINK = "/usr/local/cuda"
+_ALTERNATIVE = "/etc/alternatives/cuda"
 _FILES = files((PROFILE, LINKER, _LINK))
 
 
@@ -111,7 +112,7 @@ def toolkit(look: Look, *, cuda: Cuda | None, origin: CudaSource) -> Decision:
     if isinstance(moves, Refusal):
         return Decision(look, refusals=(moves,))
     changes = (*moves, *cuda_pins.changes(look, repository, wanted.versions, moves))
-    after = cuda_packages.after(look, repository, wanted)
+    after = cuda_packages.after(look, repository, wanted, moves)
     if moves:
         for version in cuda["versions"]:
             after = after.having(proof_of(_release(version)), Reading.unknown("after cuda.toolkit"))
@@ -165,22 +166,26 @@ def environment(look: Look, *, cuda: Cuda | None) -> Decision:
     linker_changes = any(change.what.endswith(LINKER) for change in changes)
     if linker_changes or look[LINKER_CACHE].value is False:
         changes.append(Change("linker cache", "older than its settings", "current", commands=(Run(("ldconfig",)),)))
-    alternative = _alternative(look, cuda["default"])
+    alternative = _alternative(look, cuda["default"], link)
     if alternative is not None:
         changes.append(alternative)
-    after = look.having(_FILES, Reading.ok(written(seen.value, contents))).having(LINKER_CACHE, Reading.ok(True))
+    files_after = written(seen.value, contents)
+    if alternative is not None:
+        files_after[_LINK] = FileState(kind="symlink", mode=0o777, owner="root:root", target=_ALTERNATIVE)
+    after = look.having(_FILES, Reading.ok(files_after)).having(LINKER_CACHE, Reading.ok(True))
     if alternative is not None:
         after = after.having(DEFAULT, Reading.unknown("after cuda.environment"))
     return Decision(after, tuple(changes))
 
 
-def _alternative(look: Look, default: str | None) -> Change | None:
+def _alternative(look: Look, default: str | None, link: FileState | None) -> Change | None:
     if default is None:
         return None
     path = f"/usr/local/cuda-{_release(default)}"
     reading = look[DEFAULT]
     alternative = reading.value
-    if alternative is not None and alternative.status == "manual" and alternative.value == path:
+    linked = link is not None and link.target == _ALTERNATIVE
+    if alternative is not None and alternative.status == "manual" and alternative.value == path and linked:
         return None
     commands = [Run(("update-alternatives", "--set", "cuda", path))]
     if alternative is None or path not in alternative.choices:
@@ -188,6 +193,8 @@ def _alternative(look: Look, default: str | None) -> Change | None:
         priority = _release(default).replace(".", "")
         commands.insert(0, Run(("update-alternatives", "--install", _LINK, "cuda", path, priority)))
     before = f"{alternative.status}: {alternative.value}" if alternative is not None else None
+    if alternative is not None and not linked:
+        before = f"a link by hand: {link.target}" if link is not None else "no link"
     return Change("alternative cuda", before, path, known=not reading.is_unknown, commands=tuple(commands))
 
 

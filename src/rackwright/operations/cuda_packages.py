@@ -43,7 +43,9 @@ class Wanted:
     incomplete: bool
     """Some of it is not there."""
     damaged: tuple[str, ...]
-    """Packages that are there, and whose files are not as shipped."""
+    """Packages that are there, and whose files are not as shipped: they are installed again."""
+    lacking: tuple[str, ...]
+    """What installed parts need of the distribution and do not have: apt does nothing before it is there."""
     obsolete: tuple[str, ...]
     """Installed packages that would drag in a driver: they go."""
     offer: Repository | None
@@ -80,7 +82,8 @@ def want(look: Look, repository: apt.Repository, declared: Sequence[str]) -> Wan
     return Wanted(
         versions=versions,
         incomplete=bool(missing),
-        damaged=() if missing else _damaged(look, whole),
+        lacking=tuple(sorted({name for version in declared for name in cuda_set.lacking(installed, version)})),
+        damaged=_half_installed(installed, versions) if missing else _damaged(look, whole),
         obsolete=tuple(
             sorted(name for name, package in installed.items() if _DRAGS_DRIVER.match(name) and package.installed)
         ),
@@ -164,6 +167,11 @@ def _resolve(
         )
 
 
+def _half_installed(installed: Mapping[str, Package], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the packages that dpkg was unpacking when it was stopped; apt takes them for installed."""
+    return tuple(sorted(name for name in names if name in installed and installed[name].reinst_required))
+
+
 def _damaged(look: Look, whole: Mapping[str, Mapping[str, str] | None]) -> tuple[str, ...]:
     """Return the packages of those toolkits that do not work and whose files are not as they were shipped."""
     names: set[str] = set()
@@ -185,8 +193,8 @@ def transaction(look: Look, repository: apt.Repository, wanted: Wanted) -> tuple
     key, apt_files = apt.key_of(look, repository), look[APT].value
     if isinstance(key, Refusal) or apt_files is None:
         return key if isinstance(key, Refusal) else unreadable("apt's configuration", look[APT], "see /etc/apt")
-    asked = wanted.damaged or tuple(sorted(wanted.versions))
-    install = tuple(f"{name}={wanted.versions[name]}" for name in asked)
+    asked = _asked(wanted, look[INSTALLED].value or {})
+    install = (*(f"{name}={wanted.versions[name]}" for name in asked), *wanted.lacking)
     configuration = apt.edited(apt_files, cuda_pins.files_after(look, repository, wanted.versions))
     simulation = look[
         simulate(
@@ -206,6 +214,16 @@ def transaction(look: Look, repository: apt.Repository, wanted: Wanted) -> tuple
     if wrong is not None:
         return wrong
     return _moves(simulation.value, install, wanted, installed)
+
+
+def _asked(wanted: Wanted, installed: Mapping[str, Package]) -> tuple[str, ...]:
+    """Return what apt is asked for: the set, or where parts have to be installed again, what is not in order."""
+    if not wanted.damaged:
+        return tuple(sorted(wanted.versions))
+    sound = {name for name in installed if installed[name].installed and name not in wanted.damaged}
+    return tuple(
+        name for name, exact in sorted(wanted.versions.items()) if name not in sound or installed[name].version != exact
+    )
 
 
 def _unasked(simulation: Simulation, wanted: Wanted, installed: Mapping[str, Package]) -> Refusal | None:
@@ -233,7 +251,7 @@ def _unasked(simulation: Simulation, wanted: Wanted, installed: Mapping[str, Pac
     said += [
         f"{name} left at {installed[name].version}"
         for name, exact in wanted.versions.items()
-        if not wanted.damaged and name not in done and name in installed and installed[name].version != exact
+        if name not in done and name in installed and installed[name].version != exact
     ]
     if not said:
         return None
@@ -278,6 +296,8 @@ def _moves(
         Run((*_INSTALL, *reinstall, *install, *(f"{name}-" for name in wanted.obsolete)),
             packages=True, timeout_s=_INSTALL_TIMEOUT_S),
     ]  # fmt: skip
+    if wanted.lacking:
+        commands.append(Run(("apt-mark", "auto", *wanted.lacking), packages=True))
     kept = _left_behind(wanted, installed)
     if kept:
         # What the meta-packages brought (the driver above all) would be next to go at `apt autoremove`.
@@ -313,11 +333,15 @@ def _contents(files: Iterable[SourceFile | PreferencesFile], leave_out: Sequence
     return {file.path.rpartition("/")[2]: file.content for file in files if file.path not in leave_out}
 
 
-def after(look: Look, repository: apt.Repository, wanted: Wanted) -> Look:
+def after(look: Look, repository: apt.Repository, wanted: Wanted, moves: Sequence[Change]) -> Look:
     """Return the look as it will be: the set installed and held, its pins in place, what drags drivers gone."""
     installed = {
         name: package for name, package in (look[INSTALLED].value or {}).items() if name not in wanted.obsolete
     }
+    for move in moves:
+        name = move.what.removeprefix("package ")
+        if move.after is not None and name not in wanted.versions:  # what the set needs of the distribution
+            installed[name] = Package(name=name, version=move.after, architecture="", want="install", state="installed")
     for name, version in wanted.versions.items():
         known = installed.get(name)
         depends = next(
@@ -329,9 +353,8 @@ def after(look: Look, repository: apt.Repository, wanted: Wanted) -> Look:
             known.depends if known else "",
         )
         installed[name] = Package(
-            name=name, version=version, architecture="", want="hold", state="installed",
-            reinst_required=False, depends=depends,
-        )  # fmt: skip
+            name=name, version=version, architecture="", want="hold", state="installed", depends=depends
+        )
     contents = cuda_pins.files_after(look, repository, wanted.versions)
     configuration = look[APT].value
     result = look.having(INSTALLED, Reading.ok(installed)).having(
