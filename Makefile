@@ -1,12 +1,12 @@
 # make        sets up .venv and the system packages that the lab needs
 # make demo   three rehearsal hosts, CUDA on them, and what they are then
 # make test   all tests, with a seeded sample of the random trials; make soak: all of these
-# make lint   the checkers
+# make lint   the checkers; make bench: what it costs, beside ansible-core (writes bench/latest.json)
 SHELL := /bin/bash
 .DEFAULT_GOAL := setup
 VENV := .venv/bin
 
-.PHONY: setup packages demo test soak lint
+.PHONY: setup packages demo test soak bench lint
 
 setup: packages .venv/stamp
 
@@ -26,6 +26,9 @@ test: setup
 
 soak: setup
 	@RACKWRIGHT_SOAK=1 $(VENV)/pytest
+
+bench: setup
+	@$(VENV)/python tools/bench.py
 
 lint: setup
 	$(VENV)/ruff check . && $(VENV)/ruff format --check . && $(VENV)/mypy && $(VENV)/pyright

@@ -137,11 +137,11 @@ Fetch: TypeAlias = Callable[[Sequence[Section[Any]]], Look]
 _ROUNDS = 8  # a decision asks in turn for an index, a simulation, a file check: more is a fault of the decision
 
 
-def settle(call: Call, look: Look, fetch: Fetch) -> tuple[Decision, Look]:
-    """Decide, fetching what the decision asks for and `look` lacks; return it with the fuller look."""
+def settle(call: Call, look: Look, fetch: Fetch) -> Decision:
+    """Decide, fetching what the decision asks for and `look` lacks."""
     for _ in range(_ROUNDS):
         try:
-            return call.decide(look, **call.kwargs), look
+            return call.decide(look, **call.kwargs)
         except NotLooked as need:
             missing = [section for section in call.sections() if section not in look]
             if need.section not in missing:
@@ -153,7 +153,7 @@ def settle(call: Call, look: Look, fetch: Fetch) -> tuple[Decision, Look]:
 def fold(calls: Sequence[Call], look: Look, fetch: Fetch) -> Iterator[tuple[Call, Decision]]:
     """Decide each call on what the one before it will have left; ends with the first that refuses."""
     for call in calls:
-        decision, _ = settle(call, look, fetch)
+        decision = settle(call, look, fetch)
         yield call, decision
         if decision.refusals:
             return

@@ -41,6 +41,8 @@ class _HostRun:
     key: tuple[object, ...] = ()
     commands: int = 0
     """Commands that our operations gave to pyinfra so far."""
+    ours: set[str] = field(default_factory=set)
+    """pyinfra's names (hashes) of our operations."""
     planned: Look | None = None
     """Prepare stage: what the operations before this one will have left."""
 
@@ -118,7 +120,7 @@ def _refusals() -> Generator[PyinfraCommand, None, None]:
         return  # the calls below this one are not registered yet; `rackwright plan` is the preview
     run = _run_of(host)
     try:
-        for _, decision in fold(run.calls, _look(host, state, run), _fetch(host, state)):
+        for _, decision in fold(run.calls, _look(host, state, run), _fetch(host, state, run)):
             yield from map(RefusalCommand, decision.refusals)
     except LookFailed as failed:
         yield RefusalCommand(failed.refusal)
@@ -144,16 +146,15 @@ def _run_of(host: Host) -> _HostRun:
 def _perform(call: Call) -> Generator[PyinfraCommand, None, None]:
     host, state = _current()
     run = _run_of(host)
+    run.ours.add(str(host.current_op_hash))
     try:
         before = _look(host, state, run) if state.is_executing or run.planned is None else run.planned
-        decision, seen = settle(call, before, _fetch(host, state))
+        decision = settle(call, before, _fetch(host, state, run))
     except LookFailed as failed:
         yield RefusalCommand(failed.refusal)
         return
     if not state.is_executing:
         run.planned = decision.after
-    elif not decision.changes:
-        run.look = seen
     if decision.refusals:
         yield from map(RefusalCommand, decision.refusals)
         return
@@ -172,7 +173,7 @@ def _perform(call: Call) -> Generator[PyinfraCommand, None, None]:
 def _still_open(call: Call, host: Host, state: State, run: _HostRun) -> Iterable[PyinfraCommand]:
     """Look again: a change that did not bring what it promised is a failure, not a success."""
     try:
-        decision, run.look = settle(call, _look(host, state, run), _fetch(host, state))
+        decision = settle(call, _look(host, state, run), _fetch(host, state, run))
     except LookFailed as failed:
         return [RefusalCommand(failed.refusal)]
     if decision.refusals:
@@ -200,16 +201,25 @@ def pyinfra_command(command: Command) -> PyinfraCommand:
 
 def _look(host: Host, state: State, run: _HostRun) -> Look:
     """Return the look that is kept, or take a new one of all that the deploy surely reads."""
-    ran = sum(len(data.operation_meta._commands or ()) for data in state.ops[host].values())
-    key = (state.is_executing, ran, run.commands, str(_arguments(host)))
+    # Commands of our own operations are counted as they are given; those of others once their operation is done.
+    others = sum(len(data.operation_meta._commands or ()) for op, data in state.ops[host].items() if op not in run.ours)
+    key = (state.is_executing, others, run.commands, str(_arguments(host)))
     if run.look is None or run.key != key:
-        run.look, run.key = _fetch(host, state)(_first_sections(run.calls)), key
+        run.look, run.key = Look(), key
+        _fetch(host, state, run)(_first_sections(run.calls))
     return run.look
 
 
-def _fetch(host: Host, state: State) -> Callable[[Sequence[Section[Any]]], Look]:
+def _fetch(host: Host, state: State, run: _HostRun) -> Callable[[Sequence[Section[Any]]], Look]:
+    """Return what takes sections of a host and adds them to the look that is kept."""
     wait = LOCK_WAIT_S if state.is_executing else 0
-    return lambda sections: take(host, sections, _arguments(host), wait_for_packages_s=wait)
+
+    def fetch(sections: Sequence[Section[Any]]) -> Look:
+        taken = take(host, sections, _arguments(host), wait_for_packages_s=wait)
+        run.look = taken.merged(run.look or Look())
+        return taken
+
+    return fetch
 
 
 def _arguments(host: Host) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rackwright.change import Change, Decision, Refusal, Run, Write
@@ -24,6 +25,33 @@ from rackwright_facts.packages import APT, INSTALLED, LISTS, AptConfiguration, R
 from rackwright_facts.system import FileState, files
 
 _KEYRINGS = "/etc/apt/keyrings"
+
+
+class _Paths(NamedTuple):
+    """Where a repository's files stand on a node, whatever the system."""
+
+    folder: str
+    keyring: str
+    list: str
+    sources: str
+    pin: str
+    proxy: str
+
+
+def _paths(name: str) -> _Paths:
+    return _Paths(
+        _KEYRINGS,
+        f"{_KEYRINGS}/rackwright-{name}.gpg",
+        f"/etc/apt/sources.list.d/rackwright-{name}.list",
+        f"/etc/apt/sources.list.d/rackwright-{name}.sources",
+        f"/etc/apt/preferences.d/rackwright-{name}",
+        f"/etc/apt/apt.conf.d/90rackwright-{name}-proxy",
+    )
+
+
+def own_files(name: str) -> Section[Mapping[str, FileState]]:
+    """Return the section that reads the files we write for the repository of this name."""
+    return files(_paths(name))
 
 
 @dataclass(frozen=True)
@@ -54,27 +82,27 @@ class Repository:
     @property
     def keyring(self) -> str:
         """Return where the key lies."""
-        return f"{_KEYRINGS}/rackwright-{self.name}.gpg"
+        return _paths(self.name).keyring
 
     @property
     def source(self) -> str:
         """Return where the one entry stands, in the style that the release uses."""
-        return f"/etc/apt/sources.list.d/rackwright-{self.name}.{'sources' if self.deb822 else 'list'}"
+        return _paths(self.name).sources if self.deb822 else _paths(self.name).list
 
     @property
     def other_style(self) -> str:
         """Return where the entry stands on releases of the other style."""
-        return f"/etc/apt/sources.list.d/rackwright-{self.name}.{'list' if self.deb822 else 'sources'}"
+        return _paths(self.name).list if self.deb822 else _paths(self.name).sources
 
     @property
     def pin(self) -> str:
         """Return the file that keeps this repository from replacing the distribution's packages."""
-        return f"/etc/apt/preferences.d/rackwright-{self.name}"
+        return _paths(self.name).pin
 
     @property
     def proxy_file(self) -> str:
         """Return the file that gives apt the proxy for this repository's host."""
-        return f"/etc/apt/apt.conf.d/90rackwright-{self.name}-proxy"
+        return _paths(self.name).proxy
 
     def entry(self) -> bytes:
         """Return the content of the source file."""
@@ -99,15 +127,11 @@ class Repository:
 
     def own_files(self) -> Section[Mapping[str, FileState]]:
         """Return the section that reads the files we write."""
-        return files((_KEYRINGS, self.keyring, self.source, self.other_style, self.pin, self.proxy_file))
+        return own_files(self.name)
 
     def request(self, key: bytes) -> Request:
         """Return the repository as `packages.index` and `packages.simulate` ask it."""
         return Request(uri=self.uri, suite=self.suite, components=self.components, key=key, proxy=self.proxy)
-
-    def reads(self) -> tuple[Section[object], ...]:
-        """Return what `converge` surely reads."""
-        return (APT, INSTALLED, LISTS, self.own_files())  # type: ignore[return-value]
 
 
 def converge(look: Look, repository: Repository) -> Decision:

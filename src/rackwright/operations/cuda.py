@@ -27,6 +27,8 @@ from rackwright_facts.system import ARCHITECTURE, OS_RELEASE, SPACE, FileState, 
 PROFILE = "/etc/profile.d/rackwright-cuda.sh"
 LINKER = "/etc/ld.so.conf.d/rackwright-cuda.conf"
 _LINK = "/usr/local/cuda"
+_NAME = "cuda"
+"""What our files of the repository are called after."""
 _ALTERNATIVE = "/etc/alternatives/cuda"
 _FILES = files((PROFILE, LINKER, _LINK))
 
@@ -57,7 +59,7 @@ def _repository(look: Look, origin: CudaSource) -> apt.Repository | Refusal:
     except RackwrightError as error:
         return Refusal(error.problems[0].what, error.problems[0].where, error.problems[0].fix)
     return apt.Repository(
-        name="cuda",
+        name=_NAME,
         uri=sources.cuda_repository_url(distro, origin),
         fingerprint=origin["fingerprint"],
         owns=sources.is_cuda_repository(origin),
@@ -73,7 +75,7 @@ def _repository(look: Look, origin: CudaSource) -> apt.Repository | Refusal:
 
 
 def _source_reads(*, cuda: Cuda | None, origin: CudaSource) -> tuple[Section[Any], ...]:
-    return (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS) if cuda else ()
+    return (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, apt.own_files(_NAME)) if cuda else ()
 
 
 @planned_operation(reads=_source_reads)

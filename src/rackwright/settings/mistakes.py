@@ -106,7 +106,8 @@ def _name(key: Key) -> str:
     """Return what the wrong thing is called: its key, or which item of which list."""
     if not key:
         return "the file"
-    return f"{key[-2]}[{key[-1]}]" if isinstance(key[-1], int) and len(key) > 1 else str(key[-1])
+    *above, last = key
+    return f"{above[-1]}[{last}]" if isinstance(last, int) and above else str(last)
 
 
 def _problem(detail: Any, key: Key, model: type[BaseModel], where: str) -> Problem:
