@@ -213,7 +213,10 @@ class Lab:
             service = self._files(late[0]).service
             why = "did not come up" if service.process() is None else f"not ready after {_READY_S} s"
             said = service.last_words() or "it said nothing"
-            raise HostFailure(Problem(f"{', '.join(late)}: {why}: {said}", str(service.log), "see its last lines"))
+            # Each systemd takes about six of root's inotify instances, of which many machines allow 128.
+            limit = Path("/proc/sys/fs/inotify/max_user_instances").read_text().strip()
+            fix = f"see its last lines; for many hosts raise fs.inotify.max_user_instances, which is {limit} (sysctl)"
+            raise HostFailure(Problem(f"{', '.join(late)}: {why}: {said}", str(service.log), fix))
 
     def _serve(self, cache: Path, vendors: mirror.Mirror, certificate: Path) -> None:
         """Start the relay, or start it anew where it would serve something else."""
