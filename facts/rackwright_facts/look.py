@@ -39,6 +39,8 @@ class Section(Generic[T]):
     parse: Callable[[bytes], T] = field(compare=False)
     timeout_s: int = field(default=20, compare=False)
     absent: tuple[int, ...] = field(default=(), compare=False)
+    elsewhere: bool = field(default=False, compare=False)
+    """The answer is about something else than the node, such as a repository: what runs on the node leaves it true."""
 
     @property
     def token(self) -> str:

@@ -180,6 +180,7 @@ def fetched(url: str, proxy: str | None) -> Section[bytes]:
 /usr/lib/apt/apt-helper -c "$p/apt.conf" download-file {shlex.quote(url)} "$p/fetched" >&2 && cat "$p/fetched" """,
         parse=lambda data: data,
         timeout_s=60,
+        elsewhere=True,
     )
 
 
@@ -249,6 +250,7 @@ done | awk -v want={shlex.quote(f"^({pattern})$")} '
   END {{ if (keep) printf "%s\\n", text }}'""",
         parse=_repository,
         timeout_s=120,
+        elsewhere=True,
     )
 
 

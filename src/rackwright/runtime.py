@@ -38,6 +38,8 @@ class _HostRun:
 
     calls: list[Call] = field(default_factory=list)
     look: Look | None = None
+    elsewhere: Look = field(default_factory=Look)
+    """What was learnt of repositories: no change of the host makes it old."""
     key: tuple[object, ...] = ()
     commands: int = 0
     """Commands that our operations gave to pyinfra so far."""
@@ -205,7 +207,7 @@ def _look(host: Host, state: State, run: _HostRun) -> Look:
     others = sum(len(data.operation_meta._commands or ()) for op, data in state.ops[host].items() if op not in run.ours)
     key = (state.is_executing, others, run.commands, str(_arguments(host)))
     if run.look is None or run.key != key:
-        run.look, run.key = Look(), key
+        run.look, run.key = run.elsewhere, key
         _fetch(host, state, run)(_first_sections(run.calls))
     return run.look
 
@@ -217,6 +219,9 @@ def _fetch(host: Host, state: State, run: _HostRun) -> Callable[[Sequence[Sectio
     def fetch(sections: Sequence[Section[Any]]) -> Look:
         taken = take(host, sections, _arguments(host), wait_for_packages_s=wait)
         run.look = taken.merged(run.look or Look())
+        for section in sections:
+            if section.elsewhere and taken[section].is_ok:
+                run.elsewhere = run.elsewhere.having(section, taken[section])
         return taken
 
     return fetch
