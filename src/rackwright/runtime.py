@@ -70,11 +70,14 @@ class RefusalCommand(PyinfraCommand):
         return False
 
 
-class _PackageCommand(StringCommand):
-    """A package command, whose kept configuration files are worth a line whatever the verbosity."""
+class _Command(StringCommand):
+    """A command whose host fails alone when the connection ends, and whose kept configuration files are named."""
 
     def execute(self, state: State, host: Host, connector_arguments: Any) -> Any:
-        done, output = super().execute(state, host, connector_arguments)
+        try:
+            done, output = super().execute(state, host, connector_arguments)
+        except EOFError:  # paramiko's word for it, and one that pyinfra does not know: it would end all hosts' run
+            raise ConnectionResetError("the connection has ended") from None
         for line in output.stdout_lines:
             if line.startswith(KEPT_CONFFILE):
                 host.log_styled(line, fg="yellow", log_func=logger.warning)
@@ -195,10 +198,10 @@ def _still_open(call: Call, host: Host, state: State, run: _HostRun) -> Iterable
 def pyinfra_command(command: Command) -> PyinfraCommand:
     """Return a command as pyinfra runs it."""
     if isinstance(command, Run):
-        return (_PackageCommand if command.packages else StringCommand)(run_text(command))
+        return _Command(run_text(command))
     before, content, after = write_text(command)
     shown = HiddenValue(content) if command.secret else content
-    return StringCommand(before, shown, after, _separator="")
+    return _Command(before, shown, after, _separator="")
 
 
 def _look(host: Host, state: State, run: _HostRun) -> Look:

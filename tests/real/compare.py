@@ -19,7 +19,7 @@ _LISTS = "/var/lib/apt/lists/"
 # Who unpacks a package writes these too: dpkg's list of its files, the linker's cache, and what the maintainer scripts
 # of CUDA's packages do, the alternatives `cuda` and `cuda-12`.
 _BY_PACKAGES = re.compile(
-    r"/var/lib/dpkg/(info|alternatives)(/|$)|/etc/ld\.so\.cache$|/(usr/local|etc/alternatives)/cuda(-\d+)?$"
+    r"/var/lib/dpkg/(info|alternatives|tmp\.ci|updates)(/|$)|/etc/ld\.so\.cache$|/(usr/local|etc/alternatives)/cuda(-\d+)?$"
 )
 
 
@@ -130,7 +130,8 @@ def _files(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapsh
     for path in sorted(done - explained):
         # A folder that came for the sake of a file that was planned.
         made_for = any(other.startswith(f"{path}/") for other in explained)
-        if not made_for and not (moved and (path in owned or _BY_PACKAGES.match(path))):
+        shipped = re.sub(r"\.dpkg-(new|tmp)$", "", path)  # what a dpkg that was killed leaves beside it
+        if not made_for and not (moved and (shipped in owned or _BY_PACKAGES.match(path))):
             wrong.append(f"{path}: not planned, and it changed: {before.files.get(path)} -> {after.files.get(path)}")
     return wrong
 

@@ -27,7 +27,8 @@ PARTS = (
 )  # fmt: skip
 _OLDER = {"cuda-nvcc-12-2": "12.2.91-1", "libcublas-12-2": "12.2.1.16-1", "cuda-cudart-12-2": "12.2.53-1",
           "cuda-nvml-dev-12-2": "12.2.81-1"}  # fmt: skip
-_DOWNLOAD = "cd $(mktemp -d) && apt-get -qq -o Dir::Etc::PreferencesParts=/dev/null download"
+# The pins have no say with a version that is named.
+_DOWNLOAD = "cd $(mktemp -d) && apt-get -qq download"
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ FAULTS: Sequence[Fault] = (
     _fixed("distribution-library-removed", "dpkg --force-all --purge libtinfo5"),
     _fixed("all-unheld", "apt-mark showhold | xargs apt-mark unhold"),
     _fixed("marked-for-removal", "echo libcublas-12-2 deinstall | dpkg --set-selections"),
+    # SIGXFSZ ends dpkg in the middle of a file, as a power failure does.
+    _fixed("dpkg-killed-in-a-part", f"({_DOWNLOAD} cuda-nvcc-12-2; ulimit -f 1000; dpkg --unpack *.deb); true"),
+    _fixed("dpkg-killed-in-a-library", f"({_DOWNLOAD} libtinfo5; ulimit -f 180; dpkg --unpack *.deb); true"),
     _fixed("half-configured", _status("cuda-cudart-12-2", "install ok half-configured")),
     _fixed("half-installed", _status("libcufft-12-2", "install reinstreq half-installed")),
     _fixed("dpkg-journal-left", "sed -n '/^Package: cuda-nvtx-12-2$/,/^$/p' /var/lib/dpkg/status"

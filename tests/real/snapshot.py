@@ -77,7 +77,9 @@ def take(root: Path) -> Snapshot:
     files: dict[str, str] = {}
     _walk(str(root), "", files)
     # The host's files are read below its root: a link in it may point to this machine's.
-    packages = _packages((root / "var/lib/dpkg/status").read_text(errors="surrogateescape"))
+    # What dpkg has not merged yet when it is stopped lies beside, in the order of its names.
+    parts = [root / "var/lib/dpkg/status", *sorted((root / "var/lib/dpkg/updates").glob("[0-9]*"))]
+    packages = _packages("\n\n".join(part.read_text(errors="surrogateescape") for part in parts))
     extended = root / "var/lib/apt/extended_states"
     automatic = _paragraphs(extended.read_text()) if extended.exists() else []
     names = frozenset(fields["Package"] for fields in automatic if fields.get("Auto-Installed") == "1")
@@ -135,6 +137,5 @@ def _packages(text: str) -> dict[str, Installed]:
     found = {}
     for fields in _paragraphs(text):
         want, flag, state = fields["Status"].split()
-        if state != "not-installed":
-            found[fields["Package"]] = Installed(fields.get("Version", ""), want, state, flag)
-    return found
+        found[fields["Package"]] = Installed(fields.get("Version", ""), want, state, flag)
+    return {name: package for name, package in found.items() if package.state != "not-installed"}

@@ -79,11 +79,12 @@ def want(look: Look, repository: apt.Repository, declared: Sequence[str]) -> Wan
             if isinstance(resolved, Refusal):
                 return resolved
             _add(versions, resolved)
+    lacking = tuple(sorted({name for version in declared for name in cuda_set.lacking(installed, version)}))
     return Wanted(
         versions=versions,
         incomplete=bool(missing),
-        lacking=tuple(sorted({name for version in declared for name in cuda_set.lacking(installed, version)})),
-        damaged=_half_installed(installed, versions) if missing else _damaged(look, whole),
+        lacking=lacking,
+        damaged=_half_installed(installed, (*versions, *lacking)) if missing else _damaged(look, whole),
         obsolete=tuple(
             sorted(name for name, package in installed.items() if _DRAGS_DRIVER.match(name) and package.installed)
         ),
@@ -118,20 +119,41 @@ def _offer(look: Look, repository: apt.Repository, declared: Sequence[str]) -> R
     reading = look[index(repository.request(key), names)]
     if reading.is_ok and reading.value is not None:
         return reading.value
-    unsigned = "NO_PUBKEY" in reading.reason or "not signed" in reading.reason or "EXPKEYSIG" in reading.reason
-    return Refusal(
-        what="the repository is not signed by the declared key" if unsigned else "the repository cannot be had",
-        where=f"{repository.uri}: {_last_line(reading.reason) or reading.status}",
-        fix=(
-            f"declared is {repository.fingerprint}; ask the vendor or the mirror's owner, and never trust it unsigned"
-            if unsigned
-            else "see whether the node reaches it (proxy, firewall, name), or declare a mirror in sources.cuda"
-        ),
-    )
+    return _not_had(repository, reading.reason or reading.status)
 
 
-def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.startswith(("E:", "W:", "Err:"))), text[-200:])
+# What apt says (apt-pkg/deb/debmetaindex.cc, methods/gpgv.cc) -> what it means, and the cure; the first that fits.
+_NOT_HAD = (
+    (
+        r"NO_PUBKEY|EXPKEYSIG|KEYEXPIRED|BADSIG|REVKEYSIG|ERRSIG|couldn't be verified",
+        "the repository is not signed by the declared key",
+        "declared is {fingerprint}; ask the vendor or the mirror's owner, and never trust it unsigned",
+    ),
+    (
+        r"NOSPLIT|Clearsigned file isn't valid|NODATA",
+        "what answers there is no repository, but a page",
+        "see that address in a browser: a proxy's log-in, or a mirror that has no such system",
+    ),
+    (
+        r"is expired|not valid yet",
+        "the repository is out of date",
+        "see the mirror's last synchronisation, and the clock",
+    ),
+    (r"is not signed", "the repository is not signed", "ask the mirror's owner, and never trust it unsigned"),
+    (
+        r"",
+        "the repository cannot be had",
+        "see whether the node reaches it (proxy, firewall, name), or declare a mirror in sources.cuda",
+    ),
+)
+
+
+def _not_had(repository: apt.Repository, said: str) -> Refusal:
+    pattern, what, fix = next(one for one in _NOT_HAD if re.search(one[0], said))
+    lines = [line for line in said.splitlines() if line.strip()]
+    telling = next((line for line in lines if re.search(pattern, line)), lines[-1] if lines else "")
+    where = f"{repository.uri} (key {repository.keyring}): {telling.strip()}"
+    return Refusal(what, where, fix.format(fingerprint=repository.fingerprint))
 
 
 def _resolve(
@@ -242,7 +264,7 @@ def _unasked(simulation: Simulation, wanted: Wanted, installed: Mapping[str, Pac
         exact = wanted.versions.get(step.name)
         if exact is not None and step.new != exact:
             said.append(f"{step.name} {step.new} instead of {exact}")
-        elif exact is None and step.old is not None:
+        elif exact is None and step.old not in (None, step.new):
             said.append(f"{step.name} moved from {step.old} to {step.new}")
         elif exact is None and _DRIVER.match(step.name):
             said.append(f"the driver package {step.name} {step.new} installed")
