@@ -41,7 +41,8 @@ def take(
     options.pop("_success_exit_codes", None)
     password = options.get("_sudo_password") or host.connector_data.get("prompted_sudo_password")
     command = StringCommand(text)
-    if options.get("_sudo") and not password:
+    by_sudo = bool(options.get("_sudo"))
+    if by_sudo and not password:
         command = _without_prompt(text, options)
     try:
         done, output = host.run_shell_command(command, print_output=False, print_input=False, **options)
@@ -56,8 +57,9 @@ def take(
         ) from error
     look = answers(sections, output.stdout_lines)
     if all(reading.status == "error" for reading in look.readings.values()) and sections:
-        said = next((line for line in reversed(output.stderr_lines) if line.strip()), "")
-        if options.get("_sudo") and (not done or "sudo" in said):
+        lines = [line for line in output.stderr_lines if line.strip()]
+        said = next((line for line in lines if line.startswith("sudo:")), lines[-1] if lines else "")
+        if by_sudo and (not done or "sudo" in said):
             raise LookFailed(_no_sudo(host, said, has_password=bool(password)))
         if not done:
             raise LookFailed(

@@ -14,7 +14,9 @@ MANAGED = "# Written by rackwright: changes made here are undone by its next run
 
 def unreadable(what: str, reading: Reading[Any], fix: str) -> Refusal:
     """Return the refusal for a reading that is neither there nor absent: unknown never means "not there"."""
-    return Refusal(what=f"cannot tell {what}", where=f"{reading.status}: {reading.reason}", fix=fix)
+    lines = [line for line in reading.reason.splitlines() if line.strip()]
+    why = lines[-1].strip() if lines else reading.status
+    return Refusal(what=f"cannot tell {what}: {why}", where=f"{reading.status}: {reading.reason}", fix=fix)
 
 
 def is_as_written(state: FileState | None, content: bytes, mode: int = 0o644) -> bool:
