@@ -110,7 +110,8 @@ def test_a_configuration_file_that_was_kept_is_said(tmp_path: Path) -> None:
     kept.write_text("mine")
     Path(f"{kept}.dpkg-dist").write_text("theirs")
     program = _program(
-        tmp_path, f"echo \"Configuration file '{kept}'\"; echo ' ==> Keeping old config file as default.'\n"
+        tmp_path,
+        f"printf '%s\\r\\n' \"Configuration file '{kept}'\"; echo ' ==> Keeping old config file as default.'\n",
     )
     done = _sh(run_text(Run((program,), packages=True)))
     assert f"rackwright: kept the changed {kept} (the package's own is {kept}.dpkg-dist)" in done.stdout

@@ -132,9 +132,9 @@ LINKER_CACHE: Section[bool] = Section(
 class ToolkitProof(SectionFact):
     """Reading of the `Proof` of one CUDA release."""
 
-    def command(self, release: str) -> str:
-        """Prove CUDA `release`, such as 12.2."""
-        return self.ask(proof(release))
+    def command(self, release: str | float) -> str:
+        """Prove CUDA `release`, such as 12.2, which pyinfra's command line hands over as a number."""
+        return self.ask(proof(str(release)))
 
 
 class Default(SectionFact):

@@ -27,6 +27,7 @@ _QUIET = (
 # The messages of apt and dpkg when a lock is taken (apt-pkg/deb/debsystem.cc, dpkg's lib/dpkg/dbmodify.c).
 _LOCKED = "Could not get lock|Unable to (acquire|lock)|lock was locked by another process|is locked by another process"
 
+# apt gives dpkg a terminal of its own: the lines of its log end with CR LF.
 _PACKAGE_COMMAND = """{quiet}
 log=$(mktemp /run/rackwright-log.XXXXXXXX) || exit 97
 waited=0
@@ -37,7 +38,7 @@ while :; do
 done
 grep -qE {locked} "$log" && [ $rc -ne 0 ] && echo "waited $waited s for the package manager; never remove its lock" >&2
 if [ $rc -eq 0 ]; then cat "$log"; else tail -n 40 "$log" >&2; fi
-sed -n "s/^Configuration file '\\(.*\\)'$/\\1/p" "$log" | while read -r f; do
+tr -d '\\r' <"$log" | sed -n "s/^Configuration file '\\(.*\\)'$/\\1/p" | while read -r f; do
   [ -e "$f.dpkg-dist" ] && echo "{kept}$f (the package's own is $f.dpkg-dist)"
 done
 rm -f "$log"
