@@ -238,7 +238,7 @@ def test_case_apt_env_lost_through_sudo(rig: Rig) -> None:
 
 
 def test_case_proxy_repo_unreachable(rig: Rig) -> None:
-    """Without the proxy nothing of the vendor's can be reached: told, per node, before a change; with it all of it can."""
+    """Without the proxy nothing of the vendor's can be reached: told, per node, before a change; with it all can."""
     rig.put_back("gpu03", "fresh")
     rig.sh("gpu03", "sed -i 's/ controller .*/ controller/' /etc/hosts")
     before = rig.snapshot("gpu03")
