@@ -56,12 +56,13 @@ def _strike(rig: Rig, duration: float, tenths: float, blow: Callable[[Popen[str]
         after = duration * tenths / 10
         with suppress(TimeoutExpired):
             child.wait(after)  # it prints less than a pipe holds
-        if child.poll() is None:
+        struck = child.poll() is None
+        if struck:
             blow(child)
-            run = rig.finish(child, 180)
+        run = rig.finish(child, 180)
+        if struck and run.status != 0:
             found = sorted(fresh.difference(rig.snapshot(HOST)))
             return [f"after {after:.1f} s of {duration:.1f} s", f"{len(found)} differences", *found[:5]], run
-        rig.finish(child)
         duration = time.monotonic() - begun
     raise AssertionError("every run was at its end before it was struck")
 
