@@ -21,11 +21,21 @@ from typing import Any
 from rackwright.config import load
 from rackwright.lab import HostSpec, Lab
 from rackwright.lab.system import Process
-from rackwright.operations import cuda_pins
+from rackwright.operations import cuda_packages
 
 _ROOT = Path(__file__).parents[1]
 _LAB = "bench"
 _COUNTS = (1, 4, 8, 16)
+
+
+# A process's peak memory counts what it was forked from (getrusage(2)): so it is started by a small one.
+_MEASURED = """
+import os, sys
+pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 1, 2)])
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 
 
 @dataclass(frozen=True)
@@ -63,18 +73,17 @@ class Bench:
         before = self._execs()
         start = time.monotonic()
         with tempfile.TemporaryFile("w+") as out:
-            child = subprocess.Popen(
-                argv, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=self.lab.enter,
+            child = subprocess.run(
+                [sys.executable, "-I", "-S", "-c", _MEASURED, *argv], cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.PIPE, preexec_fn=self.lab.enter, text=True,
                 env={**os.environ, "RACKWRIGHT_LAB": self.lab.name, **(more or {})},
             )  # fmt: skip
-            _, status, usage = os.wait4(child.pid, 0)
             wall = time.monotonic() - start
-            child.returncode = os.waitstatus_to_exitcode(status)
             if child.returncode != expect:
                 out.seek(0)
                 raise SystemExit(f"{argv[0]} ended with {child.returncode}:\n{out.read()[-3000:]}")
-        cpu = usage.ru_utime + usage.ru_stime
-        return Cost(round(wall, 2), round(cpu, 2), self._execs() - before, round(usage.ru_maxrss / 1024, 1))
+        cpu, peak = map(float, child.stderr.split())
+        return Cost(round(wall, 2), round(cpu, 2), self._execs() - before, round(peak / 1024, 1))
 
 
 def _ansible(bench: Bench, plan: Mapping[str, Any], folder: Path) -> tuple[dict[str, str], list[str]]:
@@ -99,7 +108,7 @@ def _ansible(bench: Bench, plan: Mapping[str, Any], folder: Path) -> tuple[dict[
     values = {
         "url": f"{source.url}/ubuntu2204/x86_64/", "key": source.key, "names": sorted(ours),
         "exact": [f"{name}={version}" for name, version in sorted(ours.items())],
-        "pins": cuda_pins.content(ours).decode(),
+        "pins": cuda_packages.PINS.content(ours).decode(),
     }  # fmt: skip
     (folder / "values.json").write_text(json.dumps(values))
     environment = {

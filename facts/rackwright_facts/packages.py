@@ -94,8 +94,9 @@ INSTALLED: Section[Mapping[str, Package]] = Section(
     command=(
         "command -v dpkg-query >/dev/null || exit 127; set -o pipefail; dpkg --print-architecture;"
         r" dpkg-query -W -f='${Package}\t${Version}\t${Architecture}\t${db:Status-Want}\t${db:Status-Status}"
-        r"\t${db:Status-Eflag}\t${Depends}\t${Provides}\n' | awk -F '\t' -v OFS='\t'"
-        r""" '$1 !~ /-[0-9]+-[0-9]+$/ && $1 !~ /^(cuda|nsight|nvidia|libnvidia)/ { $7 = "" } { print }'"""
+        r"\t${db:Status-Eflag}\t${Depends}\t${Provides}\t${Maintainer}\n' | awk -F '\t' -v OFS='\t'"
+        r""" '{ driver = $1 ~ /^(cuda-drivers|nvidia|lib(nvidia|cuda)|firmware-nvidia|xserver-xorg-video-nvidia)/ }
+        !driver { $9 = "" } !driver && $1 !~ /-[0-9]+-[0-9]+$/ && $1 !~ /^(cuda|nsight)/ { $7 = "" } { print }'"""
     ),
     parse=lambda data: _installed(data.decode(errors="replace")),
 )
@@ -220,7 +221,10 @@ printf %s {shlex.quote(conf)} | sed "s#\\"P/#\\"$p/#" >"$p/apt.conf"
 """
 
 
-def _refresh(request: Request, *, everything: bool = False) -> str:
+def _refresh(request: Request | None, *, everything: bool = False) -> str:
+    if request is None:
+        own = "-o Dir::Etc::TrustedParts=/etc/apt/trusted.gpg.d"
+        return f'apt-get -c "$p/apt.conf" update -qq -o APT::Update::Error-Mode=any {own} >&2 || exit\n'
     key = base64.b64encode(request.key).decode()
     source = " ".join(("deb [signed-by=KEY]", request.uri, request.suite, *request.components))
     parts = "" if everything else "-o Dir::Etc::SourceParts=/dev/null"
@@ -230,16 +234,21 @@ apt-get -c "$p/apt.conf" update -qq -o APT::Update::Error-Mode=any {parts} >&2 |
 """
 
 
-def index(request: Request, names: Sequence[str]) -> Section[Repository]:
+def index(
+    request: Request | None, names: Sequence[str], *, sources: Mapping[str, bytes] | None = None
+) -> Section[Repository]:
     """What the repository offers of the packages whose names match one of the extended regular expressions `names`.
 
-    The reading is an error when the node cannot fetch the repository, or when its signature is not by the key.
+    Without a `request` the node's own `sources` (file name -> content) are asked instead, keyrings included. The
+    reading is an error when the node cannot fetch them, or when a signature is not by the key.
     """
     pattern = "|".join(f"({name})" for name in names)
     fields = "Package|Version|Architecture|Depends|Pre-Depends|Installed-Size|Size"
+    private = _private(request.proxy if request else None)
+    before = private + _put("sources.list.d", sources or {}) + _refresh(request)
     return Section(
-        key=_key("packages.index", request, names),
-        command=f"""{_private(request.proxy)}{_refresh(request)}
+        key=_key("packages.index", request, names, sorted((sources or {}).items())),
+        command=f"""{before}
 cat "$p"/lists/*Release 2>/dev/null | sed -n 's/^Label: *//p' | head -n 1
 for f in "$p"/lists/*_Packages*; do
   [ -e "$f" ] && /usr/lib/apt/apt-helper cat-file "$f"
@@ -259,8 +268,15 @@ def _repository(data: bytes) -> Repository:
     return Repository(label=label, packages=apt_index.parse_packages(text))
 
 
+def _put(folder: str, files: Mapping[str, bytes]) -> str:
+    return "".join(
+        f'printf %s {base64.b64encode(content).decode()} | base64 -d >"$p/{folder}/"{shlex.quote(name)}\n'
+        for name, content in files.items()
+    )
+
+
 def simulate(
-    request: Request,
+    request: Request | None,
     *,
     sources: Mapping[str, bytes],
     preferences: Mapping[str, bytes],
@@ -269,16 +285,12 @@ def simulate(
     reinstall: bool = False,
     refresh_all: bool = False,
 ) -> Section[Simulation]:
-    """What apt would do, with `sources` and `preferences` (name -> content) beside the requested repository.
+    """What apt would do, with `sources` and `preferences` (name -> content) beside the requested repository, if any.
 
     `install` holds `name=version`, or names alone. The host's own lists stand beside the requested repository's fresh
     ones; with `refresh_all` (a host that has no lists yet) the other sources are fetched too.
     """
-    files = "".join(
-        f'printf %s {base64.b64encode(content).decode()} | base64 -d >"$p/{folder}/"{shlex.quote(name)}\n'
-        for folder, group in (("sources.list.d", sources), ("preferences.d", preferences))
-        for name, content in group.items()
-    )
+    files = _put("sources.list.d", sources) + _put("preferences.d", preferences)
     wanted = " ".join([*map(shlex.quote, install), *(shlex.quote(f"{name}-") for name in purge)])
     options = "--reinstall" if reinstall else ""
     return Section(
@@ -292,7 +304,7 @@ def simulate(
             reinstall,
             refresh_all,
         ),
-        command=f"""{_private(request.proxy)}{files}{_refresh(request, everything=refresh_all)}
+        command=f"""{_private(request.proxy if request else None)}{files}{_refresh(request, everything=refresh_all)}
 ln -s /var/lib/apt/lists/*_* "$p/lists/" 2>/dev/null
 apt-get -c "$p/apt.conf" -s -V -q install --no-install-recommends --allow-downgrades \
   --allow-change-held-packages {options} {wanted} 2>&1; true""",

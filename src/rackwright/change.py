@@ -49,7 +49,20 @@ class Write:
         return {"write": self.path, "mode": f"{self.mode:04o}", "content": shown}
 
 
-Command: TypeAlias = "Run | Write"
+@dataclass(frozen=True)
+class Reboot:
+    """A reboot, `at_a_time` hosts of a run at most; it has failed when the host is not back after `timeout_s`."""
+
+    at_a_time: int = 1
+    timeout_s: int = 1800
+    """HGX machines take up to half an hour."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the reboot as the plan shows it."""
+        return {"reboot": self.timeout_s}
+
+
+Command: TypeAlias = "Run | Write | Reboot"
 
 
 @dataclass(frozen=True)
@@ -97,12 +110,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, what stands against it, what will be seen afterwards, and what is worth saying."""
+    """What to do, what stands against it, what will be seen afterwards, what is worth saying, and what waits."""
 
     after: Look
     changes: tuple[Change, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    """What is only true after a reboot that is not allowed here: the host ends as "reboot pending"."""
 
 
 Reads: TypeAlias = Callable[..., Iterable[Section[Any]]]

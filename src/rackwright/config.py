@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rackwright import sources
@@ -66,6 +66,12 @@ def _cuda_version(value: str) -> str:
     return value
 
 
+def _driver_version(value: str) -> str:
+    if value != "latest-in-branch" and not re.fullmatch(r"[0-9]{3,4}(\.[0-9]{1,3}){1,2}", value, flags=re.ASCII):
+        raise _fail(f"{value!r} is no driver version", "write latest-in-branch, or one exact version: 580.126.16")
+    return value
+
+
 def _subnet(value: str) -> str:
     try:
         return str(ipaddress.ip_network(value))
@@ -99,6 +105,7 @@ Secret = Annotated[str, BeforeValidator(_secret), Field(description="env:NAME or
 Url = Annotated[str, AfterValidator(_url)]
 Fingerprint = Annotated[str, AfterValidator(_fingerprint)]
 CudaVersion = Annotated[str, AfterValidator(_cuda_version)]
+DriverVersion = Annotated[str, AfterValidator(_driver_version)]
 Subnet = Annotated[str, AfterValidator(_subnet)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 Batch = Annotated["int | str", BeforeValidator(_batch)]
@@ -158,13 +165,42 @@ class Sources(Section):
     python: Source | None = None
 
 
+class GpuSettings(Section):
+    """What a reboot forgets of GPUs, put back at each boot; what is absent is let be."""
+
+    power_limit_w: int | None = Field(default=None, ge=50, le=2000, description="For each GPU.")
+    graphics_clocks_mhz: list[int] | None = Field(default=None, min_length=2, max_length=2, description="[min, max]")
+    ecc: bool | None = Field(default=None, description="Takes effect with the next reboot.")
+    compute_mode: Literal["default", "exclusive_process", "prohibited"] | None = None
+    mig: list[str] | None = Field(
+        default=None, description="Profiles on each GPU, such as [3g.40gb, 3g.40gb]; [] turns MIG off."
+    )
+
+    @field_validator("mig")
+    @classmethod
+    def _mig_profiles(cls, value: list[str] | None) -> list[str] | None:
+        for profile in value or ():
+            if not re.fullmatch(r"[1-8]g\.[0-9]+gb(\+me|\+gfx)?", profile, flags=re.ASCII):
+                raise _fail(f"{profile!r} is no MIG profile", "write one as `nvidia-smi mig -lgip` names it: 3g.40gb")
+        return value
+
+
 class Driver(Section):
     """The NVIDIA driver."""
 
     branch: int = Field(ge=450, le=9999)
-    version: str = "latest-in-branch"
+    version: DriverVersion = "latest-in-branch"
+    gpu: GpuSettings | None = None
     kernel_module: Literal["auto", "open", "proprietary"] = "auto"
     source: Literal["nvidia", "distribution"] = "nvidia"
+
+    @model_validator(mode="after")
+    def _version_of_branch(self) -> Driver:
+        if self.version != "latest-in-branch" and not self.version.startswith(f"{self.branch}."):
+            raise _fail(
+                f"the version {self.version} is not of branch {self.branch}", "let them agree, or leave the version out"
+            )
+        return self
 
 
 class Cuda(Section):

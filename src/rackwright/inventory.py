@@ -6,6 +6,7 @@ from typing import Any
 
 from rackwright import sources
 from rackwright.config import Cluster, Node, Proxy, Source, plain
+from rackwright.settings import hosts
 
 Groups = dict[str, list[tuple[str, dict[str, Any]]]]
 
@@ -54,7 +55,14 @@ def _reference(cluster: Cluster, reference: str) -> str:
 
 def _managed(cluster: Cluster, node: Node) -> dict[str, Any]:
     data: dict[str, Any] = {name: plain(getattr(node, name)) for name in _SECTIONS}
+    data["tier"] = node.tier
     data["cuda_source"] = cuda_source(cluster)
+    rollout = cluster.rollout
+    data["rollout"] = {
+        "allow_reboot": rollout.allow_reboot,
+        "allow_disruption": any(node.name in hosts.expand(pattern) for pattern in rollout.allow_disruption),
+        "max_unavailable": rollout.max_unavailable,
+    }
     return data
 
 

@@ -40,6 +40,8 @@ class HostPlan:
     changes: list[tuple[Call, Change]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    """What is only true after a reboot that is not allowed."""
     not_planned: list[str] = field(default_factory=list)
     look: Look = field(default_factory=Look)
 
@@ -50,6 +52,7 @@ class HostPlan:
             "look_sha256": look_sha256(self.look),
             "changes": [{"operation": call.operation, **change.to_json()} for call, change in self.changes],
             "refusals": [refusal.to_json() for refusal in self.refusals],
+            "waiting": self.waiting,
             "not_planned": self.not_planned,
         }
 
@@ -131,6 +134,7 @@ def _decide(state: State, host: Host, deploy: Path, result: HostPlan) -> None:
             result.changes += [(call, change) for change in decision.changes]
             result.refusals += decision.refusals
             result.notes += decision.notes
+            result.waiting += decision.waiting
     if result.refusals:
         result.changes = []  # a refused host is not touched at all: what could have come is no plan
-    result.status = "refused" if result.refusals else "pending" if result.changes else "unchanged"
+    result.status = "refused" if result.refusals else "pending" if result.changes or result.waiting else "unchanged"

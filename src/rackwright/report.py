@@ -20,6 +20,7 @@ def plan_lines(plans: Sequence[HostPlan], command: str) -> list[str]:
             one.status,
             tuple((call.operation, change.what, change.before, change.after) for call, change in one.changes),
             tuple(one.refusals) if one.status != "unreachable" else one.name,
+            tuple(one.waiting),
         )
         groups.setdefault(same, []).append(one)
     lines: list[str] = []
@@ -32,6 +33,7 @@ def plan_lines(plans: Sequence[HostPlan], command: str) -> list[str]:
             lines += [f"    {_change_line(change)}" for _, change in pairs]
         for refusal in first.refusals:
             lines += [f"  {line}" for line in str(refusal).splitlines()]
+        lines += [f"  {colored('reboot pending', 'yellow')}: {what}" for what in first.waiting]
         lines += [f"  {note}" for note in first.notes]
         lines += [f"  not planned, since it is not an operation of rackwright: {name}" for name in first.not_planned]
         lines.append("")
@@ -40,6 +42,8 @@ def plan_lines(plans: Sequence[HostPlan], command: str) -> list[str]:
         counts[one.status] = counts.get(one.status, 0) + 1
     said = ", ".join(f"{counts[status]} {status}" for status in _COLORS if status in counts)
     changes = sum(len(one.changes) for one in plans if one.status == "pending")
+    if waiting := sum(1 for one in plans if one.waiting):
+        said += f"; reboot pending on {waiting}"
     if changes:
         lines.append(f"to do it: {command}")
     lines.append(f"{said}; {changes} changes" if changes else f"{said}; nothing to change")
@@ -64,7 +68,8 @@ def plan_rows(plans: Sequence[HostPlan]) -> list[str]:
             rows.append("\t".join([*(cell or "-" for cell in cells), ",".join(change.cost) or "-"]))
         for refusal in one.refusals:
             rows.append("\t".join([one.name, one.status, "-", refusal.what, refusal.where, refusal.fix, "-"]))
-        if not one.changes and not one.refusals:
+        rows += ["\t".join([one.name, one.status, "-", "reboot", what, "-", "reboot"]) for what in one.waiting]
+        if not one.changes and not one.refusals and not one.waiting:
             rows.append("\t".join([one.name, one.status, "-", "-", "-", "-", "-"]))
     return rows
 

@@ -23,9 +23,10 @@ from pyinfra.api.state import State
 from pyinfra.context import ctx_host, ctx_state
 
 from rackwright import summary
-from rackwright.change import Call, Command, Decision, LookFailed, Reads, Refusal, Run, fold, recorder, settle
+from rackwright.change import Call, Command, Decision, LookFailed, Reads, Reboot, Refusal, Run, fold, recorder, settle
 from rackwright.change import first_sections as _first_sections
 from rackwright.looking import take
+from rackwright.reboots import RebootCommand
 from rackwright.shell import KEPT_CONFFILE, LOCK_WAIT_S, run_text, write_text
 from rackwright_facts.look import Look, Section
 
@@ -173,6 +174,9 @@ def _perform(call: Call) -> Generator[PyinfraCommand, None, None]:
         yield from _still_open(call, host, state, run)
     for note in decision.notes if state.is_executing else ():
         host.log(note)
+    for what in decision.waiting if state.is_executing else ():
+        host.log_styled(f"reboot pending: {what}", fg="yellow", log_func=logger.warning)
+        summary.note_waiting(host, what)
 
 
 def _still_open(call: Call, host: Host, state: State, run: _HostRun) -> Iterable[PyinfraCommand]:
@@ -199,6 +203,8 @@ def pyinfra_command(command: Command) -> PyinfraCommand:
     """Return a command as pyinfra runs it."""
     if isinstance(command, Run):
         return _Command(run_text(command))
+    if isinstance(command, Reboot):
+        return RebootCommand(command)
     before, content, after = write_text(command)
     shown = HiddenValue(content) if command.secret else content
     return _Command(before, shown, after, _separator="")

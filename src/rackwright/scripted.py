@@ -50,14 +50,17 @@ def hosts() -> list[Host]:
 
 
 def _host(name: str, lines: list[str]) -> Host:
-    data = {"cuda": _CUDA, "cuda_source": _SOURCE, "fake_delay": 0, "fake_delay_jitter": 0}
+    data = {
+        "driver": None, "tier": None, "rollout": None, "cuda": _CUDA, "cuda_source": _SOURCE, "fake_delay": 0,
+        "fake_delay_jitter": 0,
+    }  # fmt: skip
     return name, {**data, "fake_responses": {"ask 0 ": lines}}
 
 
 def _calls() -> list[Call]:
     with recording() as recorded:
         packages.settled()
-        cuda.source(cuda=_CUDA, origin=_SOURCE)
+        cuda.source(cuda=_CUDA, driver=None, origin=_SOURCE)
         cuda.toolkit(cuda=_CUDA, origin=_SOURCE)
         cuda.environment(cuda=_CUDA)
         cuda.proof(cuda=_CUDA)
@@ -103,7 +106,7 @@ def _fresh(directory: str) -> dict[str, tuple[int, str]]:
         "system.architecture": (0, "amd64\n"),
         "system.space": (0, "/usr /dev/md0 900000000 1 800000000 1% /\n"),
         "system.cloud_init": (127, ""),
-        "packages.installed": (0, "amd64\nbash\t5.1-6ubuntu1\tamd64\tinstall\tinstalled\tok\t\t\n"),
+        "packages.installed": (0, "amd64\nbash\t5.1-6ubuntu1\tamd64\tinstall\tinstalled\tok\t\t\t\n"),
         "packages.interrupted": (0, "0\n"),
         "packages.lists": (0, "archive.example_ubuntu_dists_jammy_main_binary-amd64_Packages\n"),
         "packages.fetched": (0, _KEY.decode("utf-8", "surrogateescape")),
@@ -154,5 +157,5 @@ def _files(states: Mapping[str, FileState]) -> str:
 
 def _package(package: Package) -> str:
     state = (package.want, package.state, "ok")
-    fields = (package.name, package.version, package.architecture, *state, package.depends, package.provides)
+    fields = (package.name, package.version, package.architecture, *state, package.depends, package.provides, "")
     return "\t".join(fields) + "\n"

@@ -136,3 +136,15 @@ def proxy_with_password(proxy: Proxy | None, password: str | None) -> str | None
     parts = urlsplit(proxy["url"])
     credentials = quote(proxy["user"], safe="") + (f":{quote(password, safe='')}" if password else "")
     return urlunsplit(parts._replace(netloc=f"{credentials}@{parts.netloc}"))
+
+
+def driver_origin(maintainer: str) -> str:
+    """Return who packaged a driver by the package's Maintainer: `nvidia`, `ubuntu` or `debian`; "" when it is unknown.
+
+    Versions do not tell: Debian's 535.261.03-1 and NVIDIA's for Debian have the same form.
+    """
+    who = maintainer.lower()
+    return next((name for mark, name in _PACKAGERS if mark in who), "")
+
+
+_PACKAGERS = (("ubuntu", "ubuntu"), ("@nvidia.com", "nvidia"), ("debian", "debian"))

@@ -27,6 +27,7 @@ class _Failure:
 class _Watch:
     state: State | None = None
     failures: dict[str, list[_Failure]] = field(default_factory=dict)
+    waiting: dict[str, list[str]] = field(default_factory=dict)
 
 
 _watch = _Watch()
@@ -57,6 +58,12 @@ def note_failure(host: Host, what: str, fix: str) -> None:
     _watch.failures.setdefault(host.name, []).append(_Failure(what, fix))
 
 
+def note_waiting(host: Host, what: str) -> None:
+    """Remember what of a host waits for a reboot."""
+    if what not in _watch.waiting.setdefault(host.name, []):
+        _watch.waiting[host.name].append(what)
+
+
 def _print() -> None:
     state = _watch.state
     if state is None or not state.is_executing:
@@ -84,6 +91,8 @@ def lines(state: State) -> list[str]:
             out.append(f"    {host.name}: {failure.what}")
             if failure.fix:
                 out.append(f"      fix: {failure.fix}")
+    waiting = [host for host in wanted if host.name in _watch.waiting and host not in failed]
+    out += [f"    {host.name}: reboot pending: {'; '.join(_watch.waiting[host.name])}" for host in waiting]
     bad = [*unreachable, *failed]
     if bad:
         out.append(f"    retry: {_retry(sys.argv, [host.name for host in bad])}")
@@ -91,7 +100,9 @@ def lines(state: State) -> list[str]:
         "changed": len(changed), "unchanged": unchanged, "failed": len(failed), "unreachable": len(unreachable),
     }  # fmt: skip
     out.append("    " + ", ".join(f"{count} {word}" for word, count in counts.items() if count))
-    if not bad and not changed:
+    if waiting:
+        out.append(f"    reboot pending on {len(waiting)} (rollout.allow_reboot: true reboots them one by one)")
+    elif not bad and not changed:
         out.append("    nothing to change")
     return out
 

@@ -33,8 +33,9 @@ def checks(one: HostPlan) -> list[Check]:
         some = ", ".join(change.what for _, change in one.changes[:3])
         detail = f"{len(one.changes)} changes pending: {some}{' ...' if len(one.changes) > 3 else ''}"
         found.append(Check("as-declared", "fail", detail, "run the deploy again; `rackwright plan` shows each change"))
-    elif not one.refusals:
+    elif not one.refusals and not one.waiting:
         found.append(Check("as-declared", "ok", "nothing to change"))
+    found += [Check("rebooted", "fail", what, "allow it (rollout.allow_reboot), or reboot it") for what in one.waiting]
     for key, reading in one.look.readings.items():
         if not key.startswith("cuda.proof:"):
             continue

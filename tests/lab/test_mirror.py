@@ -7,15 +7,18 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from rackwright.lab import elf
-from rackwright.lab.mirror import NVIDIA_HOST, Mirror
+from rackwright.lab import elf, vendor_driver
+from rackwright.lab.mirror import ARCHIVE_HOST, NVIDIA_HOST, Mirror
+from rackwright_facts._parse import apt_index, driver_set
+from rackwright_facts._parse.nvidia_driver import Flavour
 
 REPOS = "compute/cuda/repos"
+SYSTEMS = {"ubuntu2204": "ubuntu-22.04", "ubuntu2404": "ubuntu-24.04", "debian12": "debian-12"}
 PTX = """.version 8.2
 .target sm_90
 .address_size 64
@@ -55,11 +58,12 @@ pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt is 
 class Apt:
     """apt-get with lists, cache, sources and status of its own."""
 
-    def __init__(self, folder: Path, repository: Path, key: Path) -> None:
+    def __init__(self, folder: Path, repository: Path, key: Path, *more: tuple[Path, Path]) -> None:
         for name in ("lists/partial", "cache/archives/partial", "etc"):
             (folder / name).mkdir(parents=True)
         (folder / "status").write_text(STATUS)
-        (folder / "etc/sources.list").write_text(f"deb [signed-by={key}] file:{repository} /\n")
+        entries = [f"deb [signed-by={one}] file:{where} /\n" for where, one in ((repository, key), *more)]
+        (folder / "etc/sources.list").write_text("".join(entries))
         settings = {
             "Dir::Etc": folder / "etc", "Dir::Etc::sourceparts": "-", "Dir::Etc::sourcelist": "sources.list",
             "Dir::Etc::preferences": "/dev/null", "Dir::Etc::preferencesparts": "-", "Dir::Etc::parts": "-",
@@ -94,7 +98,9 @@ AptOf = Callable[..., Apt]
 def apt_of(built: Mirror, tmp_path: Path) -> AptOf:
     def make(directory: str = "ubuntu2204", *, host: str = NVIDIA_HOST, key: Path | None = None) -> Apt:
         repository = built.www / host / REPOS / directory / "x86_64"
-        return Apt(tmp_path / f"apt-{host}-{directory}", repository, key or built.key)
+        # Drivers need dkms, which is the distribution's.
+        archive = (built.www / ARCHIVE_HOST / SYSTEMS[directory], built.key)
+        return Apt(tmp_path / f"apt-{host}-{directory}", repository, key or built.key, archive)
 
     return make
 
@@ -198,14 +204,58 @@ def test_older_patch_level_can_be_had_whole(built: Mirror, jammy: Apt) -> None:
 @pytest.mark.parametrize("meta", ["cuda-12-2", "cuda-runtime-12-2", "cuda-demo-suite-12-2", "cuda"])
 def test_runtime_metas_drag_a_driver_in_and_it_is_the_newest(jammy: Apt, meta: str) -> None:
     found = jammy.simulate(meta)
-    assert found["cuda-drivers"] == "580.95.05-1"
-    assert "nvidia-driver-580" in found
+    assert found["cuda-drivers"] == "595.80-1"
+    assert found["nvidia-driver"] == "595.80-1ubuntu1"
     assert "nvidia-driver-535" not in found
 
 
 def test_two_driver_branches_exclude_each_other(built: Mirror, jammy: Apt) -> None:
-    assert "nvidia-driver-535" in jammy.simulate("cuda-drivers-535")
-    assert jammy.run("-s", "install", "cuda-drivers-535", "cuda-drivers-580").returncode == 100
+    offer = driver_set.Offer(_index(built))
+    one, other = (offer.resolve(version, "open", debian=False) for version in ("535.183.01", "580.95.05"))
+    assert len(one) == 16
+    assert jammy.simulate(*_exact(one)) == {**one, "dkms": jammy.simulate("dkms")["dkms"]}
+    assert jammy.run("-s", "install", *_exact(one), *_exact(other)).returncode == 100
+    assert jammy.run("-s", "install", "nvidia-driver-580", "nvidia-driver").returncode == 100
+
+
+def test_the_last_535_is_a_dummy_that_brings_580(jammy: Apt) -> None:
+    found = jammy.simulate("cuda-drivers-535")
+    assert found["nvidia-driver-535"] == "535.309.01-0ubuntu1"
+    assert found["nvidia-driver-580"] == "580.126.16-0ubuntu1"
+
+
+def test_a_root_alone_does_not_bring_an_older_set(jammy: Apt) -> None:
+    refused = jammy.run("-s", "install", "nvidia-driver-580-open=580.95.05-0ubuntu1")
+    assert refused.returncode == 100
+    assert "nvidia-dkms-580-open (= 580.95.05-0ubuntu1) but 580.126.16-0ubuntu1" in refused.stdout
+
+
+@pytest.mark.parametrize("directory", ["ubuntu2204", "ubuntu2404", "debian12"])
+@pytest.mark.parametrize("flavour", ["open", "proprietary"])
+def test_every_driver_is_a_whole_set(built: Mirror, apt_of: AptOf, directory: str, flavour: Flavour) -> None:
+    apt, debian = apt_of(directory), directory.startswith("debian")
+    assert apt.update()[0] == 0
+    offer = driver_set.Offer(_index(built, directory))
+    for driver in vendor_driver.DRIVERS[directory]:
+        assert driver.version in offer.upstreams(driver.branch, flavour, debian=debian)
+        tools = ("nvidia-fabricmanager", "libnvidia-nscq")
+        exact = offer.resolve(driver.version, flavour, debian=debian, tools=tools)
+        found = apt.simulate(*_exact(exact))
+        assert {name: found[name] for name in exact} == exact
+        assert set(found) - set(exact) == {"dkms"}
+        assert not [name for name in exact if name.endswith("-open") != (flavour == "open") and "dkms-" in name]
+    assert "535.309.01" not in offer.upstreams(535, flavour, debian=debian)
+
+
+def _index(built: Mirror, directory: str = "ubuntu2204") -> tuple[apt_index.Available, ...]:
+    return apt_index.parse_packages((built.www / NVIDIA_HOST / REPOS / directory / "x86_64/Packages").read_text())
+
+
+def _exact(versions: Mapping[str, str]) -> list[str]:
+    return [f"{name}={version}" for name, version in versions.items()]
+
+
+def test_utils_of_two_branches_exclude_each_other(built: Mirror) -> None:
     index = (built.www / NVIDIA_HOST / REPOS / "ubuntu2204/x86_64/Packages").read_text()
     package = index.partition("Package: nvidia-utils-535\n")[2].partition("\n\n")[0]
     assert {"Conflicts: nvidia-utils", "Replaces: nvidia-utils", "Provides: nvidia-utils"} <= set(package.split("\n"))
@@ -243,6 +293,7 @@ def test_debian_has_debians_names_of_the_driver(apt_of: AptOf) -> None:
     apt = apt_of("debian12")
     assert apt.update()[0] == 0
     found = apt.simulate("cuda-12-4")
+    assert found["nvidia-driver"] == "595.80-1"
     assert {"libcuda1", "nvidia-kernel-dkms", "firmware-nvidia-gsp"} <= set(found)
     assert not [name for name in found if name.startswith("libnvidia-compute")]
 

@@ -13,6 +13,7 @@ import pytest
 from rackwright.lab import deb, mirror
 from rackwright.lab.base import base_tree
 from rackwright.lab.lab import cache_folder
+from rackwright_facts._parse import apt_index, driver_set
 
 pytestmark = [
     pytest.mark.real,
@@ -29,6 +30,9 @@ mount -t proc proc {room}/root/proc; mount --bind /dev {room}/root/dev
 echo ready; exec sleep 900
 """
 _REPOSITORY = "/mnt/www/developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64"
+
+
+_ARCHIVE = "/mnt/www/archive.mirror.lab/ubuntu-22.04"
 
 
 class Tree:
@@ -66,7 +70,8 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         tree = Tree(holder.pid, room / "root")
         tree("dpkg -i /mnt/more/*.deb")
         tree(f"cp {_REPOSITORY}/3bf863cc.pub /etc/apt/lab.asc; rm -f /etc/apt/sources.list.d/*")
-        tree(f"echo 'deb [signed-by=/etc/apt/lab.asc] file:{_REPOSITORY} /' >/etc/apt/sources.list")
+        tree(f"for r in {_REPOSITORY} {_ARCHIVE}; do echo \"deb [signed-by=/etc/apt/lab.asc] file:$r /\"; done"
+             " >/etc/apt/sources.list")  # fmt: skip
         tree("apt-get update")
         yield tree
     finally:
@@ -123,7 +128,9 @@ def test_all_goes_without_a_trace(tree: Tree) -> None:
 
 
 def test_driver_branches_replace_each_other(tree: Tree) -> None:
-    tree(_install("cuda-drivers-535"))
+    index = tree(f"cat {_REPOSITORY}/Packages")
+    exact = driver_set.Offer(apt_index.parse_packages(index)).resolve("535.183.01", "open", debian=False)
+    tree(_install(*(f"{name}={version}" for name, version in exact.items())))
     assert tree("nvidia-smi || echo $?").splitlines()[-1] == "9"
     assert tree("test -f /lib/systemd/system/nvidia-persistenced.service && echo there") == "there\n"
     clash = tree.run(f"dpkg -i {_REPOSITORY}/nvidia-utils-580_580.95.05-0ubuntu1_amd64.deb")
@@ -131,7 +138,7 @@ def test_driver_branches_replace_each_other(tree: Tree) -> None:
     assert "conflicting packages" in clash.stderr
     tree(_install("cuda-12-2"))
     installed = tree("dpkg-query -W -f '${db:Status-Status} ${Package}\n'").splitlines()
-    assert "installed nvidia-utils-580" in installed
+    assert "installed nvidia-utils" in installed
     assert "installed nvidia-utils-535" not in installed
 
 

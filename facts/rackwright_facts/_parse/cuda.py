@@ -16,7 +16,8 @@ class Proof(Model):
     build: str
     """`12.2.140`, the full version of nvcc."""
     mode: Literal["ran", "assembled", "failed"]
-    """`ran`: a kernel was compiled and gave the right result on each GPU; `assembled`: there is no GPU."""
+    """`ran`: a kernel was compiled and gave the right result on each GPU; `assembled`: there is no
+    GPU, or only a lab's stand-in for one."""
     passed: int = 0
     """GPUs on which the kernel gave the right result."""
     gpus: int = 0
@@ -26,7 +27,9 @@ class Proof(Model):
     def __str__(self) -> str:
         if self.mode == "ran":
             return f"ran {self.passed}/{self.gpus}"
-        return "assembled only" if self.mode == "assembled" else f"failed: {self.detail}"
+        if self.mode == "assembled":
+            return f"assembled only ({self.detail})" if self.detail else "assembled only"
+        return f"failed: {self.detail}"
 
 
 def nvcc_version(text: str) -> tuple[str, str]:

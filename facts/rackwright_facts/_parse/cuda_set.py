@@ -18,12 +18,19 @@ from rackwright_facts._parse.dpkg import Package, Relation
 _SHARED = re.compile(r"^cuda-toolkit(-\d+)?-config-common$")
 # The vendor's own packages, as against what comes from the distribution.
 _FAMILY = re.compile(r"^(cuda|nsight|gds|nvidia)-|-\d+-\d+$")
+# cuda, cuda-12-2, cuda-runtime-12-2, ...
+_DRAGS_DRIVER = re.compile(r"^cuda(-\d+(-\d+)?)?$|^cuda-(runtime|demo-suite)-\d+-\d+$")
 
 
 def suffix(release: str) -> str:
     """Return `12-2` for "12.2" or "12.2.2": how packages of that release end."""
     major, minor, *_ = release.split(".")
     return f"{major}-{minor}"
+
+
+def drags_driver(name: str) -> bool:
+    """Return whether this meta-package would drag in a driver of its own choice."""
+    return _DRAGS_DRIVER.match(name) is not None
 
 
 def toolkit(release: str) -> str:

@@ -26,6 +26,8 @@ class Package(Model):
     reinst_required: bool = False
     depends: str = ""
     provides: str = ""
+    maintainer: str = ""
+    """Who packaged it; only kept where an origin has to be told."""
 
     @property
     def installed(self) -> bool:
@@ -49,22 +51,22 @@ class Relation(Model):
 def parse_query(text: str, native: str = "") -> dict[str, Package]:
     r"""Read `dpkg-query -W -f='${Package}\t${Version}\t${Architecture}\t${db:Status-Want}\t...` lines.
 
-    The fields are package, version, architecture, want, status, error flag, depends and provides. A package of another
-    architecture than `native` is keyed `name:arch`.
+    The fields are package, version, architecture, want, status, error flag, depends, provides and maintainer. A package
+    of another architecture than `native` is keyed `name:arch`.
     """
     packages = {}
     for line in text.splitlines():
         if not line.strip():
             continue
         fields = line.split("\t")
-        if len(fields) != 8:
+        if len(fields) != 9:
             raise ValueError(f"not a line of dpkg-query: {line[:120]!r}")
-        name, version, architecture, want, state, flag, depends, provides = fields
+        name, version, architecture, want, state, flag, depends, provides, maintainer = fields
         foreign = native and architecture not in (native, "all", "")
         packages[f"{name}:{architecture}" if foreign else name] = Package(
             name=name, version=version, architecture=architecture,
             want=want, state=state, reinst_required=flag == "reinstreq",  # type: ignore[arg-type]
-            depends=depends, provides=provides,
+            depends=depends, provides=provides, maintainer=maintainer,
         )  # fmt: skip
     return packages
 

@@ -32,7 +32,8 @@ SUDO_PASSWORD = "p@ss; word$1"  # noqa: S105 -- of hosts that nobody can reach
 
 _PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "gnupg", "wget", "ca-certificates",
-    "iproute2", "procps", "iputils-ping", "kmod", "less", "unattended-upgrades", "needrestart",
+    "iproute2", "procps", "iputils-ping", "kmod", "less", "unattended-upgrades", "needrestart", "initramfs-tools",
+    "pciutils",
 )  # fmt: skip
 _SETUP = f"""set -e
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -77,16 +78,16 @@ def base_tree(cache: Path, say: Callable[[str], None] = lambda text: None) -> Pa
             require(free_mib=_NEEDED_MIB, folder=cache)
             # Of a builder that was killed its debootstrap may be alive: it is ended before its tree is removed.
             say("building the base tree of all lab hosts: about a minute, once")
-            builder = _builder(cache)
-            builder.stop()
-            _tidy(cache)
+            service = builder(cache)
+            service.stop()
+            tidy(cache)
             unfinished = Path(tempfile.mkdtemp(dir=cache, prefix="base-new-"))
             try:
                 unfinished.chmod(0o755)
-                _build(unfinished, cache, builder)
+                _build(unfinished, cache, service)
                 unfinished.rename(done)
             finally:
-                builder.stop()
+                service.stop()
                 shutil.rmtree(unfinished, ignore_errors=True)
         os.utime(done)
     return done
@@ -101,8 +102,8 @@ def clear_unfinished(cache: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        _builder(cache).stop()
-        _tidy(cache)
+        builder(cache).stop()
+        tidy(cache)
 
 
 def keep_for(tree: Path, user: Path) -> None:
@@ -114,14 +115,15 @@ def keep_for(tree: Path, user: Path) -> None:
         link.symlink_to(user)
 
 
-def _builder(cache: Path) -> Service:
+def builder(cache: Path) -> Service:
+    """Return what builds trees and layers in this cache: one at a time, under the lock of the cache."""
     group = hashlib.sha256(str(cache.resolve()).encode()).hexdigest()[:12]
     return Service(cache, "base-builder", Cgroup(f"rackwright-build-{group}"))
 
 
-def _tidy(cache: Path) -> None:
-    """Remove half-built trees, and those that no lab has used for a week. The caller holds the lock."""
-    for tree in cache.glob("base-*"):
+def tidy(cache: Path) -> None:
+    """Remove half-built trees and layers, and those that no lab has used for a week. The caller holds the lock."""
+    for tree in (*cache.glob("base-*"), *cache.glob("layer-*")):
         if not tree.is_dir() or tree.suffix == ".users":
             continue
         users = tree.with_name(f"{tree.name}.users")
@@ -145,14 +147,14 @@ def _mirror_on_loopback(cache: Path) -> Iterator[str]:
         one.server_close()
 
 
-def _build(tree: Path, cache: Path, builder: Service) -> None:
+def _build(tree: Path, cache: Path, service: Service) -> None:
     with _mirror_on_loopback(cache) as mirror:
         bootstrap = ["debootstrap", "--variant=minbase", f"--keyring={DEBIAN_KEYRING}", "--force-check-gpg"]
-        _step(builder, [*bootstrap, f"--include={','.join(_PACKAGES)}", SUITE, str(tree), mirror])
+        step(service, [*bootstrap, f"--include={','.join(_PACKAGES)}", SUITE, str(tree), mirror])
         (tree / "etc/apt/sources.list").write_text(f"deb {mirror} {SUITE} main\n")
         trusted = tree / "usr/local/share/ca-certificates/rackwright-lab.crt"
         trusted.write_bytes(authority(cache).read_bytes())
-        _step(builder, ["chroot", str(tree), "bash", "-c", _SETUP])
+        step(service, ["chroot", str(tree), "bash", "-c", _SETUP])
     # From here on the lab's relay is the mirror: the lists that were fetched stay good under its name.
     (tree / "etc/apt/sources.list").write_text(f"deb http://{CONTROLLER}/debian {SUITE} main\n")
     before, after = apt_sources.list_prefix(mirror), apt_sources.list_prefix(f"http://{CONTROLLER}/debian")
@@ -160,17 +162,17 @@ def _build(tree: Path, cache: Path, builder: Service) -> None:
         file.rename(file.with_name(after + file.name.removeprefix(before)))
 
 
-def _step(builder: Service, argv: list[str]) -> None:
+def step(service: Service, argv: list[str]) -> None:
     """Run one step to its end, with its own mounts: debootstrap leaves /proc mounted when it is killed."""
-    builder.log.unlink(missing_ok=True)
-    done = builder.log.with_name("base-builder.done")
+    service.log.unlink(missing_ok=True)
+    done = service.log.with_name("base-service.done")
     done.unlink(missing_ok=True)
     within = ["unshare", "-m", "/bin/sh", "-c", 'd=$1; shift; "$@" && : >"$d"', "sh", str(done)]
-    builder.start([*within, *argv])
-    wait(lambda: builder.process() is None, _BUILD_S, 0.2)
+    service.start([*within, *argv])
+    wait(lambda: service.process() is None, _BUILD_S, 0.2)
     if not done.exists():
-        fix = f"see {builder.log}, and whether this machine reaches {debian_mirror()}"
-        raise HostFailure(Problem(f"the lab's base tree: {builder.last_words()}", argv[0], fix))
+        fix = f"see {service.log}, and whether this machine reaches {debian_mirror()}"
+        raise HostFailure(Problem(f"the lab's base tree: {service.last_words()}", argv[0], fix))
     done.unlink()
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rackwright.errors import HostFailure, Problem
 from rackwright.lab import system
-from rackwright.lab.base import os_release
 from rackwright.lab.cgroup import Cgroup
 from rackwright.lab.service import Service
 from rackwright.lab.system import Process
@@ -24,7 +24,7 @@ from rackwright.lab.system import Process
 _SUPERVISOR = """set -u
 mount --make-rprivate /
 mkdir -p /run/systemd/nspawn && mount -t tmpfs tmpfs /run/systemd/nspawn || exit 1
-mount -t overlay overlay -o lowerdir={base},upperdir={upper},workdir={work} {root} || exit 1
+mount -t overlay overlay -o lowerdir={lower},upperdir={upper},workdir={work} {root} || exit 1
 export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 SYSTEMD_NSPAWN_LOCK=0 SYSTEMD_NSPAWN_API_VFS_WRITABLE=network
 while :; do
   up=$(cut -d. -f1 /proc/uptime)
@@ -42,6 +42,8 @@ _INSIDE = (
     "env", "-i", "HOME=/root", "LC_ALL=C", "TERM=dumb",
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 )  # fmt: skip
+HARDWARE = "var/lib/rackwright-lab/hardware.json"
+"""Where a host keeps what hardware it declares, which its devices' stand-ins answer by."""
 _DEPTH = 4
 _POWER_OFF_S = 15
 _USERS = ("root", "home/ubuntu", "home/rack")
@@ -67,8 +69,8 @@ class HostFiles:
         """Return the supervisor, which keeps the host running and boots it again when it reboots."""
         return Service(self.folder, "supervisor", Cgroup(self.cgroup))
 
-    def prepare(self, release: str, hosts: str, authorized_key: str) -> None:
-        """Write what makes this host itself, once and as a whole: names, keys, system."""
+    def prepare(self, layer: Path, hosts: str, authorized_key: str, hardware: Mapping[str, object]) -> None:
+        """Write what makes this host itself, once and as a whole: names, keys, system (its layer), hardware."""
         if self.folder.exists():
             return
         unfinished = self.folder.with_name(f".new-{self.name}")  # no host's name begins with a dot
@@ -77,16 +79,19 @@ class HostFiles:
             (unfinished / part).mkdir(parents=True)
         upper = unfinished / "upper"
         etc = upper / "etc"
-        for folder in (upper, etc, etc / "ssh", upper / "home"):
+        machine = upper / HARDWARE
+        machine.parent.mkdir(parents=True)
+        machine.write_text(json.dumps(hardware, indent=1))
+        for folder in (upper, etc, etc / "ssh", upper / "home", *list(machine.parents)[:3]):
             folder.chmod(0o755)
         (etc / "hostname").write_text(f"{self.name}\n")
         (etc / "hosts").write_text(hosts)
-        (etc / "os-release").write_text(os_release(release))
         for user in _USERS:
             self._let_in(upper, user, authorized_key)
         key = etc / "ssh/ssh_host_ed25519_key"
         system.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(key))
         (unfinished / "hosts").write_text(hosts)
+        (unfinished / "layer").write_text(str(layer))
         unfinished.rename(self.folder)
 
     def _let_in(self, upper: Path, user: str, authorized_key: str) -> None:
@@ -128,7 +133,7 @@ class HostFiles:
     def boot(self) -> None:
         """Start the supervisor; the host is not ready yet when this returns."""
         text = _SUPERVISOR.format(
-            base=shlex.quote(str(self.base)), upper=shlex.quote(str(self.upper)),
+            lower=shlex.quote(f"{(self.folder / 'layer').read_text()}:{self.base}"), upper=shlex.quote(str(self.upper)),
             work=shlex.quote(str(self.folder / "work")), root=shlex.quote(str(self.folder / "root")),
             name=self.name, namespace=self.namespace,
             forbidden=",".join(f"CAP_{name.upper()}" for name in _FORBIDDEN),

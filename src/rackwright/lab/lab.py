@@ -20,13 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rackwright.errors import HostFailure, Problem, UsageMistake
-from rackwright.lab import base, mirror, papers, system
+from rackwright.lab import base, layer, mirror, papers, system
 from rackwright.lab.authority import server_certificate
 from rackwright.lab.cgroup import Cgroup
 from rackwright.lab.debian import apt_proxies, debian_mirror
 from rackwright.lab.host import HostFiles
 from rackwright.lab.network import CONTROLLER, Switch, fabric, management
 from rackwright.lab.papers import HostSpec, State
+from rackwright.lab.recipes_driver import DEVICES
 from rackwright.lab.relay import PORTS
 from rackwright.lab.service import Service
 from rackwright.lab.system import Process
@@ -47,6 +48,7 @@ class LabHost:
     address: str
     fabric_address: str
     up: bool
+    gpus: str = "none"
 
 
 def cache_folder() -> Path:
@@ -151,7 +153,7 @@ class Lab:
                 self._reaper.start_module("rackwright.lab.reaper", self.name, str(owner.pid), str(owner.started))
             self._network.build()
             self._serve(cache, vendors, certificate)
-            return self._boot(state, [spec.name for spec in wanted], vendors)
+            return self._boot(state, [spec.name for spec in wanted], vendors, cache)
 
     def _record(self, wanted: Sequence[HostSpec], tree: Path, owner: Process | None) -> State:
         state = self._state()
@@ -159,10 +161,11 @@ class Lab:
             fix = "take another name, or `rackwright lab down --purge` first"
             raise UsageMistake(Problem(f"the lab {self.name!r} is there already", str(self.folder), fix))
         for spec in wanted:
-            if spec.name in state and state[spec.name][1].os != spec.os:
+            there = state[spec.name][1] if spec.name in state else spec
+            if there != spec:
                 fix = f"rackwright lab down --purge --name {self.name}"
-                there = state[spec.name][1].os
-                raise UsageMistake(Problem(f"{spec.name} is there already, with {there}", "--os", fix))
+                what = f"{spec.name} is there already, with {there.os} and --gpus {there.gpus}"
+                raise UsageMistake(Problem(what, "--os, --gpus or --file", fix))
         free = iter(sorted(set(range(1, MAX_HOSTS + 1)) - {index for index, _ in state.values()}))
         for spec in wanted:
             if spec.name not in state:
@@ -180,7 +183,7 @@ class Lab:
         _write(self.folder / "hosts.json", json.dumps([(index, asdict(spec)) for index, spec in state.values()]))
         return state
 
-    def _boot(self, state: State, names: Sequence[str], vendors: mirror.Mirror) -> list[str]:
+    def _boot(self, state: State, names: Sequence[str], vendors: mirror.Mirror, cache: Path) -> list[str]:
         if not self.key_path.exists():
             unfinished = self.key_path.with_suffix(".new")
             unfinished.unlink(missing_ok=True)
@@ -189,9 +192,13 @@ class Lab:
             unfinished.rename(self.key_path)
         public = self.key_path.with_suffix(".pub").read_text()
         hosts = papers.hosts_file(state, vendors.hosts)
+        tree = Path((self.folder / "base").read_text())
         for name, (_, spec) in state.items():
             files = self._files(name)
-            files.prepare(spec.os, hosts, public)
+            if not files.folder.exists():
+                over = layer.layer(cache, spec.os, tree, vendors)
+                base.keep_for(over, self.folder)
+                files.prepare(over, hosts, public, spec.hardware())
             files.rename_neighbours(hosts)
         self._write_settings(state, vendors)
         started = []
@@ -251,7 +258,7 @@ class Lab:
     def hosts(self) -> tuple[LabHost, ...]:
         """Return the hosts as they are."""
         return tuple(
-            LabHost(name, spec.os, management(index), fabric(index), self._files(name).leader() is not None)
+            LabHost(name, spec.os, management(index), fabric(index), self._files(name).leader() is not None, spec.gpus)
             for name, (index, spec) in self._state().items()
         )
 
@@ -305,6 +312,17 @@ class Lab:
         if files.leader() is not None:
             self._network.cable(index, whole=False)  # who loses power says no goodbye: no FIN, no RST
         files.crash()
+
+    def fault(self, name: str, *words: str) -> str:
+        """Let a device of the host fail: `KIND [NAME=VALUE ...]`, or `clear [KIND]`; without words list the kinds.
+
+        Raises `UsageMistake` for a fault that there is not.
+        """
+        done = self.run(name, [f"{DEVICES}/fault", *words], check=False)
+        if done.returncode:
+            fix = f"rackwright lab fault {name} lists them"
+            raise UsageMistake(Problem(done.stderr.strip(), f"lab fault {name}", fix))
+        return done.stdout
 
     def stop(self, name: str) -> None:
         """Shut the host down; `start` brings it back."""

@@ -24,12 +24,16 @@ from pathlib import Path
 
 from rackwright import sources
 from rackwright.errors import HostFailure, Problem
-from rackwright.lab import deb, elf, recipes, vendor
+from rackwright.lab import deb, elf, recipes, recipes_driver, recipes_kernel, vendor, vendor_driver
+from rackwright.lab.devices import modfile
 
 NVIDIA_HOST = "developer.download.nvidia.com"
+ARCHIVE_HOST = "archive.mirror.lab"
+"""Serves, below a folder for each system, what the distribution has of kernels and compilers."""
 _PATH = "compute/cuda/repos"
 _VARIANTS = ("rogue.mirror.lab", "old.mirror.lab", "expired.mirror.lab", "half.mirror.lab", "html.mirror.lab")
 _KEYS = ("vendor", "old", "rogue")
+_RECIPES = (deb, elf, recipes, recipes_driver, recipes_kernel, vendor, vendor_driver, modfile)
 # Wheel -> sha256 of the ptxas in it.
 _PTXAS = {
     "nvidia-cuda-nvcc-cu12==12.2.140": "879f3cb12b0b0417fba9bf4cfc77df94cdf55502f9fa59a08313a12fdbfc03ce",
@@ -54,7 +58,7 @@ class Mirror:
     """Armored public keys: vendor.asc (in the vendor's place), old.asc (rotated out), rogue.asc (refused)."""
     fingerprints: Mapping[str, str]
     """`vendor`, `old`, `rogue` -> fingerprint."""
-    hosts: tuple[str, ...] = (NVIDIA_HOST, *_VARIANTS)
+    hosts: tuple[str, ...] = (NVIDIA_HOST, ARCHIVE_HOST, *_VARIANTS)
 
     @property
     def fingerprint(self) -> str:
@@ -96,7 +100,7 @@ def build(cache: Path) -> Mirror:
     with _locked(cache / "mirror.lock"):
         keys, fingerprints = _keys(cache)
         recipe = hashlib.sha256(repr((sorted(fingerprints.items()), sources.CUDA_LABEL)).encode())
-        for module in (deb, elf, recipes, vendor, sys.modules[__name__]):
+        for module in (*_RECIPES, sys.modules[__name__]):
             recipe.update(Path(str(module.__file__)).read_bytes())
         done = cache / f"mirror-{recipe.hexdigest()[:16]}"
         if not done.exists():
@@ -239,6 +243,11 @@ def _write(root: Path, keys: Path, ptxas: Mapping[str, bytes]) -> None:
             if offer.pin:
                 (folder / f"cuda-{directory}.pin").write_bytes(recipes.pin())
         _variants(root, repos / "ubuntu2204" / "x86_64", keys, home)
+        for flavour in recipes_kernel.LINES:
+            folder = root / ARCHIVE_HOST / flavour
+            folder.mkdir(parents=True)
+            index = _packages(folder, recipes_kernel.repository(flavour))
+            _sign(folder, index, home, "vendor", fields={"Origin": "rackwright lab", "Label": "rackwright lab"})
 
 
 def _packages(folder: Path, packages: Iterable[deb.Deb]) -> bytes:
@@ -250,11 +259,19 @@ def _packages(folder: Path, packages: Iterable[deb.Deb]) -> bytes:
     return "\n".join(paragraphs).encode()
 
 
-def _sign(folder: Path, index: bytes, home: Path, signer: str, *, valid_until: str = "") -> None:
-    """Write the indexes and the signed Release of a flat repository."""
+def _sign(
+    folder: Path,
+    index: bytes,
+    home: Path,
+    signer: str,
+    *,
+    fields: Mapping[str, str] | None = None,
+    valid_until: str = "",
+) -> None:
+    """Write the indexes and the signed Release of a flat repository; by default as the vendor's."""
     files = {"Packages": index, "Packages.gz": gzip.compress(index, compresslevel=6, mtime=0)}
     fields = {
-        "Origin": "NVIDIA", "Label": sources.CUDA_LABEL, "Architecture": "x86_64",
+        **(fields or {"Origin": "NVIDIA", "Label": sources.CUDA_LABEL}), "Architecture": "x86_64",
         "Date": "Tue, 14 Nov 2023 22:13:20 UTC",
     }  # fmt: skip
     if valid_until:

@@ -1,4 +1,4 @@
-"""Stand-in packages out of the vendor's data: metas, parts, drivers, keyring, with scripts and conffiles.
+"""Stand-in packages out of the vendor's data: metas, parts, keyring, with scripts and conffiles.
 
 A part holds what a deploy can see of the real one: libraries by their soname, `lib64`, an nvcc, and NVIDIA's
 own ptxas where the release names a wheel; `ptxas` is the wheel's name -> that file's content.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rackwright.lab import vendor
+from rackwright.lab import recipes_driver, vendor
 from rackwright.lab.deb import Deb
 from rackwright.lab.elf import shared_library
 from rackwright.lab.vendor import Release
@@ -64,19 +64,6 @@ fi
 """
 _LDCONFIG = "#!/bin/sh\nset -e\nldconfig\n"
 _LINKER_TRIGGER = {"triggers": "activate-noawait ldconfig\n"}
-_NVIDIA_SMI = b"""#!/bin/sh
-echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. \
-Make sure that the latest NVIDIA driver is installed and running."
-exit 9
-"""
-_PERSISTENCED = b"""[Unit]
-Description=NVIDIA Persistence Daemon (rehearsal stand-in)
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/true
-"""
 
 
 def repository(directory: str, ptxas: Mapping[str, bytes]) -> list[Deb]:
@@ -86,9 +73,8 @@ def repository(directory: str, ptxas: Mapping[str, bytes]) -> list[Deb]:
     for release in offer.releases:
         for package in (*_toolkit(release, ptxas), *_shared(release), *_moving(release)):
             found.setdefault((package.name, package.version), package)
-    for version in offer.drivers:
-        for package in _debian_driver(version) if directory.startswith("debian") else _ubuntu_driver(version):
-            found.setdefault((package.name, package.version), package)
+    for package in recipes_driver.repository(directory):
+        found.setdefault((package.name, package.version), package)
     return list(found.values())
 
 
@@ -218,45 +204,6 @@ def _moving(release: Release) -> Iterator[Deb]:
     }
     for name, target in targets.items():
         yield _deb(name, f"{release.version}-1", [_bound(release, target)])
-
-
-def _ubuntu_driver(version: str) -> Iterator[Deb]:
-    """Yield a driver set small enough to show what drags it in, with the vendor's unit and file conflicts."""
-    branch = version.split(".")[0]
-    full = f"{version}-0ubuntu1"
-    for stem, needs in vendor.UBUNTU_DRIVER.items():
-        more = {"Conflicts": stem, "Replaces": stem, "Provides": stem}
-        depends = [f"{need}-{branch} (= {full})" for need in needs]
-        yield _driver_part(stem, f"{stem}-{branch}", full, depends, more if stem != "nvidia-driver" else {})
-    names = [f"{stem}-{branch} (>= {version})" for stem in vendor.UBUNTU_DRIVER]
-    yield _deb(f"cuda-drivers-{branch}", f"{version}-1", names)
-    yield _deb("cuda-drivers", f"{version}-1", [f"cuda-drivers-{branch} (= {version}-1)"])
-
-
-def _debian_driver(version: str) -> Iterator[Deb]:
-    branch = version.split(".")[0]
-    full = f"{version}-1"
-    for name, needs in vendor.DEBIAN_DRIVER.items():
-        yield _driver_part(name, name, full, [f"{need} (= {full})" for need in needs], {})
-    depends = [f"{name} (>= {version})" for name in vendor.DEBIAN_DRIVER]
-    yield _deb(f"cuda-drivers-{branch}", full, depends)
-    yield _deb("cuda-drivers", full, [f"cuda-drivers-{branch} (= {full})"])
-
-
-def _driver_part(stem: str, name: str, version: str, depends: list[str], more: Mapping[str, str]) -> Deb:
-    files: Files = {f"/usr/share/doc/{name}/copyright": (b"Rehearsal stand-in; holds no NVIDIA code.\n", 0o644)}
-    links: dict[str, str] = {}
-    scripts: Mapping[str, str] = {}
-    if stem in ("nvidia-utils", "nvidia-smi"):
-        files["/usr/bin/nvidia-smi"] = (_NVIDIA_SMI, 0o755)
-    elif stem in ("nvidia-compute-utils", "nvidia-persistenced"):
-        files["/lib/systemd/system/nvidia-persistenced.service"] = (_PERSISTENCED, 0o644)
-    elif stem in ("libnvidia-compute", "libcuda1"):
-        full = f"libcuda.so.{version.partition('-')[0]}"
-        files[f"/usr/lib/x86_64-linux-gnu/{full}"] = (shared_library("libcuda.so.1"), 0o644)
-        links["/usr/lib/x86_64-linux-gnu/libcuda.so.1"] = full
-        scripts = _LINKER_TRIGGER
-    return _deb(name, version, depends, files, links=links, scripts=scripts, more=more)
 
 
 def keyring_package(directory: str, key: bytes, url: str) -> Deb:

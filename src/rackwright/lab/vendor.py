@@ -243,34 +243,12 @@ class Offer:
     """What one repository has."""
 
     releases: tuple[Release, ...]
-    drivers: tuple[str, ...]
     pin: bool
     """Whether the vendor publishes a pin file beside it, as it does for Ubuntu."""
 
 
 REPOSITORIES = {
-    "ubuntu2204": Offer(
-        (CUDA_12_2_0, CUDA_12_2_2, CUDA_12_4_1, CUDA_13_0_2), drivers=("535.104.05", "580.95.05"), pin=True
-    ),
-    "ubuntu2404": Offer((CUDA_12_5_1, CUDA_12_6_3), drivers=("560.35.05",), pin=True),
-    "debian12": Offer((CUDA_12_3_2, CUDA_12_4_1), drivers=("550.54.15",), pin=False),
-}
-
-# Ubuntu's names of a driver: stem -> what it needs of the same set. Two branches have the same files, and
-# exclude each other by the stem (Conflicts, Provides and Replaces), as in Ubuntu's own packaging.
-UBUNTU_DRIVER = {
-    "nvidia-driver": ("libnvidia-compute", "nvidia-compute-utils", "nvidia-utils"),
-    "libnvidia-compute": (),
-    "nvidia-compute-utils": ("libnvidia-compute",),
-    "nvidia-utils": ("libnvidia-compute",),
-}
-# Debian's names of a driver: the branch is in the version alone.
-DEBIAN_DRIVER = {
-    "nvidia-driver": ("libcuda1", "nvidia-kernel-dkms", "nvidia-persistenced", "nvidia-smi"),
-    "libcuda1": (),
-    "libnvidia-ml1": (),
-    "nvidia-kernel-dkms": ("firmware-nvidia-gsp",),
-    "firmware-nvidia-gsp": (),
-    "nvidia-persistenced": (),
-    "nvidia-smi": ("libnvidia-ml1",),
+    "ubuntu2204": Offer((CUDA_12_2_0, CUDA_12_2_2, CUDA_12_4_1, CUDA_13_0_2), pin=True),
+    "ubuntu2404": Offer((CUDA_12_5_1, CUDA_12_6_3), pin=True),
+    "debian12": Offer((CUDA_12_3_2, CUDA_12_4_1), pin=False),
 }

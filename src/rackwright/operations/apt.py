@@ -255,6 +255,14 @@ def key_of(look: Look, repository: Repository) -> bytes | Refusal:
         )
 
 
+def request_of(look: Look, repository: Repository | None) -> Request | Refusal | None:
+    """Return how a repository is asked; None stands for the distribution's own sources, which the node has."""
+    if repository is None:
+        return None
+    key = key_of(look, repository)
+    return key if isinstance(key, Refusal) else repository.request(key)
+
+
 def refresh(repository: Repository, have: frozenset[str]) -> Run:
     """Return the command that fetches this repository's lists alone; all of them on a host that has none."""
     alone = (
@@ -327,7 +335,7 @@ def _preferences(apt: AptConfiguration, repository: Repository, gone: frozenset[
 
 def disabled_pins(
     apt: AptConfiguration,
-    repository: Repository,
+    repository: Repository | None,
     match: Callable[[Stanza], bool],
     what: str,
     gone: frozenset[str] = frozenset(),
@@ -336,7 +344,7 @@ def disabled_pins(
     """Return the edits that take the matching stanzas out of everybody else's preferences."""
     edits = []
     for file in apt.preferences:
-        if file.path in gone or file.path == repository.pin or file.path in ours:
+        if file.path in gone or file.path in ours or (repository is not None and file.path == repository.pin):
             continue
         stanzas = [stanza for stanza in file.stanzas if match(stanza)]
         if stanzas:

@@ -6,14 +6,14 @@ Settings: `host.data.cuda` ({"versions": [...], "default": ...} or None for unma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from rackwright import sources
 from rackwright.change import Change, Decision, Refusal, Run
 from rackwright.config import resolve_secret
 from rackwright.errors import Problem, RackwrightError
-from rackwright.operations import apt, cuda_packages, cuda_pins
+from rackwright.operations import apt, cuda_packages, exact_set
 from rackwright.operations.common import MANAGED, file_change, unreadable, written
 from rackwright.runtime import planned_operation
 from rackwright.sources import CudaSource
@@ -45,7 +45,8 @@ def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _repository(look: Look, origin: CudaSource) -> apt.Repository | Refusal:
+def repository_of(look: Look, origin: CudaSource) -> apt.Repository | Refusal:
+    """Return the vendor's repository as this node takes it, or why it takes none."""
     system, architecture = look[OS_RELEASE], look[ARCHITECTURE]
     for reading, what in ((system, "which system this is"), (architecture, "its architecture")):
         if not reading.is_ok:
@@ -74,16 +75,25 @@ def _repository(look: Look, origin: CudaSource) -> apt.Repository | Refusal:
     )
 
 
-def _source_reads(*, cuda: Cuda | None, origin: CudaSource) -> tuple[Section[Any], ...]:
-    return (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, apt.own_files(_NAME)) if cuda else ()
+def _is_needed(cuda: Cuda | None, driver: Mapping[str, Any] | None) -> bool:
+    return cuda is not None or (driver is not None and driver["source"] == "nvidia")
+
+
+def _source_reads(
+    *, cuda: Cuda | None, driver: Mapping[str, Any] | None, origin: CudaSource
+) -> tuple[Section[Any], ...]:  # fmt: skip
+    base = (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, apt.own_files(_NAME))
+    return base if _is_needed(cuda, driver) else ()
 
 
 @planned_operation(reads=_source_reads)
-def source(look: Look, *, cuda: Cuda | None, origin: CudaSource) -> Decision:
-    """The vendor's CUDA repository: one key by fingerprint, one entry, nothing else that speaks for it."""
-    if cuda is None:
+def source(
+    look: Look, *, cuda: Cuda | None, driver: Mapping[str, Any] | None, origin: CudaSource
+) -> Decision:  # fmt: skip
+    """The vendor's repository: one key by fingerprint, one entry, nothing else that speaks for it."""
+    if not _is_needed(cuda, driver):
         return Decision(look)
-    repository = _repository(look, origin)
+    repository = repository_of(look, origin)
     if isinstance(repository, Refusal):
         return Decision(look, refusals=(repository,))
     return apt.converge(look, repository)
@@ -93,7 +103,7 @@ def _toolkit_reads(*, cuda: Cuda | None, origin: CudaSource) -> tuple[Section[An
     if cuda is None:
         return ()
     proofs = [proof_of(_release(version)) for version in cuda["versions"]]
-    return (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, SPACE, DEFAULT, cuda_pins.FILE, *proofs)
+    return (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, SPACE, DEFAULT, cuda_packages.PINS.file, *proofs)
 
 
 @planned_operation(reads=_toolkit_reads)
@@ -104,17 +114,17 @@ def toolkit(look: Look, *, cuda: Cuda | None, origin: CudaSource) -> Decision:
     """
     if cuda is None:
         return Decision(look)
-    repository = _repository(look, origin)
+    repository = repository_of(look, origin)
     if isinstance(repository, Refusal):
         return Decision(look, refusals=(repository,))
     wanted = cuda_packages.want(look, repository, cuda["versions"])
     if isinstance(wanted, Refusal):
         return Decision(look, refusals=(wanted,))
-    moves = cuda_packages.transaction(look, repository, wanted)
+    moves = exact_set.transaction(look, repository, wanted)
     if isinstance(moves, Refusal):
         return Decision(look, refusals=(moves,))
-    changes = (*moves, *cuda_pins.changes(look, repository, wanted.versions, moves))
-    after = cuda_packages.after(look, repository, wanted, moves)
+    changes = (*moves, *wanted.pins.changes(look, repository, wanted.versions, moves))
+    after = exact_set.after(look, repository, wanted, moves)
     if moves:
         for version in cuda["versions"]:
             after = after.having(proof_of(_release(version)), Reading.unknown("after cuda.toolkit"))

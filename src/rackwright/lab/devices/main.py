@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from .state import Answer, Machine
+from .state import Answer, Machine, fail
 
 _WRITERS = ("boot", "modprobe", "rmmod", "dkms", "nv-fabricmanager", "fault")
 
 
 def answer(machine: Machine, tool: str, words: list[str]) -> Answer:
     """Return what a tool answers to a command line on a machine."""
-    if tool in _WRITERS:
-        with machine.changing():
-            return _answer(machine, tool, words)
+    if tool in _WRITERS and words[:1] != ["status"]:
+        try:
+            with machine.changing():
+                return _answer(machine, tool, words)
+        except PermissionError:
+            return fail(f"{tool}: ERROR: Operation not permitted")
     return _answer(machine, tool, words)
 
 
@@ -49,6 +53,7 @@ def _answer(machine: Machine, tool: str, words: list[str]) -> Answer:
 
 def main(tool: str) -> None:
     """Answer the command line in the name of a tool, and exit with its status."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as C programs end when nobody reads on
     machine = Machine()
     found = answer(machine, tool, sys.argv[1:])
     sys.stdout.write(found.out)
@@ -61,8 +66,6 @@ def main(tool: str) -> None:
 
 def _serve(machine: Machine) -> None:
     """Stay, as a daemon in the foreground does, until a signal ends it; then the fabric has no manager."""
-    import signal
-
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     signal.sigwait(ends)

@@ -1,0 +1,413 @@
+"""The NVIDIA driver: kernel prerequisites, one exact set, its rivals kept away, the running module.
+
+Settings: `host.data.driver` ({"branch", "version", "kernel_module", "source", "gpu"} or None for unmanaged),
+`host.data.cuda_source` (the repository that has it) and `host.data.rollout` (what may be disturbed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from rackwright.change import Change, Decision, Reboot, Refusal, Run
+from rackwright.operations import apt, exact_set, nvidia_packages
+from rackwright.operations.common import MANAGED, file_change, unreadable, written
+from rackwright.operations.cuda import repository_of
+from rackwright.runtime import planned_operation
+from rackwright.sources import CudaSource
+from rackwright_facts._parse import debversion, driver_set
+from rackwright_facts._parse.dpkg import Package
+from rackwright_facts._parse.model import Reading
+from rackwright_facts._parse.nvidia_driver import DriverState, Flavour, Initramfs, Loaded, Module
+from rackwright_facts._parse.pci import PciDevice
+from rackwright_facts.gpu import GPUS
+from rackwright_facts.look import Look, Section
+from rackwright_facts.nvidia import BLACKLIST, DRIVER, INITRAMFS, PROCESSES, RIVALS
+from rackwright_facts.packages import APT, INSTALLED, LISTS
+from rackwright_facts.pci import PCI
+from rackwright_facts.system import ARCHITECTURE, OS_RELEASE, SPACE, files
+
+_FILES = files((BLACKLIST,))
+_INITRAMFS_TIMEOUT_S = 900
+# linux-image-generic, linux-headers-amd64, linux-generic-hwe-22.04, linux-aws: no kernel's own release in them.
+_KERNEL_META = re.compile(
+    r"^linux-(?:(?P<kind>image|headers)-)?(?!image|headers|libc|base|firmware|doc|tools|modules|source|perf|kbuild"
+    r"|compiler)[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*(-hwe-\d+\.\d+(-edge)?)?$"
+)
+
+
+class Driver(TypedDict):
+    """The driver as it is declared."""
+
+    branch: int
+    version: str
+    kernel_module: str
+    source: str
+    gpu: Mapping[str, Any] | None
+
+
+class Rollout(TypedDict):
+    """What may be disturbed on this host."""
+
+    allow_reboot: bool
+    allow_disruption: bool
+    max_unavailable: int
+
+
+def is_debian(look: Look) -> bool:
+    """Return whether the node's packages bear Debian's names."""
+    return (look[OS_RELEASE].value or {}).get("ID") == "debian"
+
+
+def seen(look: Look) -> tuple[DriverState, tuple[PciDevice, ...]] | Refusal:
+    """Return the driver's state and NVIDIA's devices on the PCI bus, or why they cannot be told."""
+    state, devices = look[DRIVER], look[PCI]
+    if not state.is_ok or state.value is None:
+        return unreadable("which driver the node has", state, "see what uname, modinfo and mokutil say on the node")
+    if not devices.is_ok or devices.value is None:
+        return unreadable("which GPUs are on the PCI bus", devices, "see /sys/bus/pci/devices on the node")
+    return state.value, devices.value
+
+
+def tools_for(devices: Sequence[PciDevice]) -> tuple[str, ...]:
+    """Return the stems of what a machine with NVSwitches needs beside the driver."""
+    return ("nvidia-fabricmanager", "libnvidia-nscq") if any(device.is_nvswitch for device in devices) else ()
+
+
+def _repository(look: Look, driver: Driver, origin: CudaSource) -> apt.Repository | Refusal | None:
+    """Return the repository that has the driver; None for the distribution's own sources."""
+    return repository_of(look, origin) if driver["source"] == "nvidia" else None
+
+
+_BASE = (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, DRIVER, PCI, apt.own_files("cuda"))
+
+
+def _prerequisites_reads(*, driver: Driver | None, origin: CudaSource) -> tuple[Section[Any], ...]:
+    return _BASE if driver else ()
+
+
+@planned_operation(reads=_prerequisites_reads)
+def prerequisites(look: Look, *, driver: Driver | None, origin: CudaSource) -> Decision:
+    """Headers and the very compiler of the running kernel and of the next one, dkms; headers that follow kernels."""
+    if driver is None:
+        return Decision(look)
+    have = seen(look)
+    repository = _repository(look, driver, origin)
+    for refusal in (have, repository):
+        if isinstance(refusal, Refusal):
+            return Decision(look, refusals=(refusal,))
+    assert not isinstance(have, Refusal) and not isinstance(repository, Refusal)
+    state, _ = have
+    if not look[INSTALLED].is_ok:
+        return Decision(look, refusals=(unreadable("the packages", look[INSTALLED], "see `dpkg --audit`"),))
+    installed = look[INSTALLED].value or {}
+    needed = ["dkms"] if not _is_there(installed, "dkms") else []
+    for release in dict.fromkeys((state.running, state.next_boot)):
+        kernel = state.kernel(release)
+        if not kernel.headers:
+            needed.append(f"linux-headers-{release}")
+        if kernel.compiler and not kernel.compiler_installed:
+            needed.append(kernel.compiler)
+    needed += [
+        f"{meta}={version}" for meta, version in _headers_metas(installed).items() if not _is_there(installed, meta)
+    ]
+    if not needed:
+        return Decision(look)
+    changes = exact_set.from_distribution(look, repository, tuple(dict.fromkeys(needed)))
+    if isinstance(changes, Refusal):
+        return Decision(look, refusals=(changes,))
+    ready = [one.model_copy(update={"headers": True, "compiler_installed": True}) for one in state.kernels]
+    added = {
+        name: Package(name=name, version=change.after or "", architecture="", want="install", state="installed")
+        for change in changes
+        if (name := change.what.removeprefix("package "))
+    }
+    after = look.having(DRIVER, Reading.ok(state.model_copy(update={"kernels": tuple(ready)})))
+    return Decision(after.having(INSTALLED, Reading.ok({**installed, **added})), changes)
+
+
+def _is_there(installed: Mapping[str, Package], name: str) -> bool:
+    return name in installed and installed[name].installed
+
+
+def _metas(installed: Mapping[str, Package], kind: str) -> dict[str, str]:
+    """Return the kernel's meta-packages of a kind ("image", "headers", "" for both): name -> version."""
+    found = {}
+    for name, package in installed.items():
+        match = _KERNEL_META.match(name)
+        if package.installed and match is not None and (match["kind"] or "") == kind:
+            found[name] = package.version
+    return found
+
+
+def _headers_metas(installed: Mapping[str, Package]) -> dict[str, str]:
+    return {name.replace("image", "headers", 1): version for name, version in _metas(installed, "image").items()}
+
+
+def blacklist() -> bytes:
+    """Return what keeps the other drivers away from the GPUs; `alias ... off` stops them by name too."""
+    lines = [f"blacklist {name}\n" for name in (*RIVALS, "lbm-nouveau")]
+    return (MANAGED + "".join(lines) + "options nouveau modeset=0\nalias nouveau off\nalias lbm-nouveau off\n").encode()
+
+
+def _modules_reads(*, driver: Driver | None) -> tuple[Section[Any], ...]:
+    return (_FILES, INITRAMFS, DRIVER) if driver else ()
+
+
+@planned_operation(reads=_modules_reads)
+def modules(look: Look, *, driver: Driver | None) -> Decision:
+    """nouveau and nova blacklisted, in the initramfs too: one that holds them and not the blacklist is built anew."""
+    if driver is None:
+        return Decision(look)
+    own, images = look[_FILES], look[INITRAMFS]
+    if not own.is_ok:
+        return Decision(look, refusals=(unreadable("the blacklist", own, "see /etc/modprobe.d"),))
+    if not images.is_ok and not images.is_absent:
+        fix = "see `lsinitramfs` for the image that it names; `update-initramfs -u -k all` builds them anew"
+        return Decision(look, refusals=(unreadable("what the initramfs holds", images, fix),))
+    change = file_change(BLACKLIST, (own.value or {}).get(BLACKLIST), blacklist())
+    changes = [change] if change else []
+    found = images.value or ()
+    stale = [image for image in found if image.rivals and (change is not None or not image.blacklisted)]
+    for image in stale:
+        build = Run(("update-initramfs", "-u", "-k", image.release), packages=True, timeout_s=_INITRAMFS_TIMEOUT_S)
+        holds = f"holds {', '.join(image.rivals)}"
+        changes.append(Change(f"initramfs of {image.release}", holds, "with the blacklist", commands=(build,)))
+    clean = tuple(
+        Initramfs(release=image.release, rivals=image.rivals, blacklisted=image.blacklisted or image in stale)
+        for image in found
+    )
+    after = look.having(_FILES, Reading.ok(written(own.value or {}, {BLACKLIST: blacklist()})))
+    return Decision(after.having(INITRAMFS, Reading.ok(clean)) if images.is_ok else after, tuple(changes))
+
+
+def _driver_reads(*, driver: Driver | None, origin: CudaSource, rollout: Rollout) -> tuple[Section[Any], ...]:
+    return (*_BASE, SPACE, PROCESSES, nvidia_packages.PINS.file) if driver else ()
+
+
+@planned_operation(reads=_driver_reads)
+def packages(look: Look, *, driver: Driver | None, origin: CudaSource, rollout: Rollout) -> Decision:
+    """The whole driver at one exact version, from one origin, in one transaction, held and pinned.
+
+    The transaction is simulated first; the module is built for the running and the next kernel before anything is
+    replaced; a host whose GPUs are at work is stopped before the first package, unless its disruption is allowed.
+    """
+    if driver is None:
+        return Decision(look)
+    have, repository = seen(look), _repository(look, driver, origin)
+    for refusal in (have, repository):
+        if isinstance(refusal, Refusal):
+            return Decision(look, refusals=(refusal,))
+    assert not isinstance(have, Refusal) and not isinstance(repository, Refusal)
+    state, devices = have
+    if state.runfile:
+        return Decision(look, refusals=(_runfile(state),))
+    kind = nvidia_packages.flavour(devices, driver["branch"], driver["kernel_module"])
+    if isinstance(kind, Refusal):
+        return Decision(look, refusals=(kind,))
+    wanted = nvidia_packages.want(
+        look, repository, branch=driver["branch"], version=driver["version"], kind=kind, debian=is_debian(look),
+        tools=tools_for(devices),
+    )  # fmt: skip
+    if isinstance(wanted, Refusal):
+        return Decision(look, refusals=(wanted,))
+    moves = exact_set.transaction(look, repository, wanted)
+    if isinstance(moves, Refusal):
+        return Decision(look, refusals=(moves,))
+    if moves:
+        brought = {move.what.removeprefix("package "): move.after for move in moves if move.after is not None}
+        more = driver_set.beside(wanted.versions, brought)
+        wanted = replace(wanted, versions={**wanted.versions, **more})
+        against = _stands_against(look, state, rollout)
+        if against is not None:
+            return Decision(look, refusals=(against,))
+        moves = (_built_first(moves[0], wanted.versions, state), *moves[1:])
+    metas = {**_metas(look[INSTALLED].value or {}, "image"), **_metas(look[INSTALLED].value or {}, "")}
+    held = _kernel_holds(look, metas)
+    changes = (*moves, *wanted.pins.changes(look, repository, wanted.versions, moves), *held)
+    if not changes:
+        return Decision(look)
+    after = exact_set.after(look, repository, wanted, moves)
+    if held:
+        after = after.having(INSTALLED, Reading.ok(_with_holds(after[INSTALLED].value or {}, metas)))
+    if moves:
+        after = after.having(DRIVER, Reading.ok(_driver_after(state, wanted.versions, kind)))
+        after = after.having(GPUS, Reading.unknown("after nvidia.packages"))
+    return Decision(after, changes)
+
+
+def _runfile(state: DriverState) -> Refusal:
+    return Refusal(
+        what=f"a driver from a .run file is installed: {', '.join(state.runfile[:3])}",
+        where="files that no package owns",
+        fix="take it away with `nvidia-uninstall --silent` (its GPUs must be idle), then run again; packages are never "
+        "laid over it",
+    )
+
+
+def _stands_against(look: Look, state: DriverState, rollout: Rollout) -> Refusal | None:
+    if state.secure_boot and not state.key_enrolled:
+        return Refusal(
+            what="Secure Boot is on, and the key that dkms signs with is not enrolled: the module would not load",
+            where="mokutil --sb-state; /var/lib/shim-signed/mok/MOK.der",
+            fix="enrol it (`update-secureboot-policy --enroll-key`, then confirm at the console or BMC on the next "
+            "boot), or take the distribution's signed modules (driver.source: distribution), or turn Secure Boot off",
+        )
+    processes = look[PROCESSES]
+    if not processes.is_ok:
+        return unreadable("whether GPUs are at work", processes, "see nvidia-smi and /proc/*/fd on the node")
+    if processes.value and not rollout["allow_disruption"]:
+        shown = "; ".join(map(str, processes.value[:5])) + (" ..." if len(processes.value) > 5 else "")
+        return Refusal(
+            what=f"GPUs are at work, and a driver change would end it: {shown}",
+            where="nvidia-smi --query-compute-apps, /proc/*/fd",
+            fix="let it end (drain the node), or name this host in rollout.allow_disruption",
+        )
+    return None
+
+
+# The source is fetched and built aside, for each kernel: what fails there fails before a package is touched.
+_TRIAL = """set -e
+t=$(mktemp -d /var/tmp/rackwright-dkms.XXXXXXXX); trap 'rm -rf "$t"' EXIT; cd "$t"; chmod 0755 "$t"
+package=$1; shift
+apt-get download -q -o APT::Sandbox::User=root "$package"
+mkdir unpacked tree; dpkg-deb -x ./*.deb unpacked
+name=$(basename unpacked/usr/src/nvidia*); version=${name##*-}; name=${name%-*}
+for kernel; do
+  dkms add --sourcetree "$t/unpacked/usr/src" --dkmstree "$t/tree" -m "$name" -v "$version" >/dev/null || true
+  dkms build --sourcetree "$t/unpacked/usr/src" --dkmstree "$t/tree" -m "$name" -v "$version" -k "$kernel" || {
+    echo "the module $version does not build for $kernel; nothing was replaced" >&2
+    tail -n 20 "$t"/tree/"$name"/"$version"/build/make.log >&2; exit 1
+  }
+done"""
+
+
+def _built_first(move: Change, versions: Mapping[str, str], state: DriverState) -> Change:
+    """Return the first package change with the module's trial build before it."""
+    source = next(
+        (name for name in versions if re.match(r"^nvidia-(kernel-source|kernel-(open-)?dkms|open-kernel-dkms)", name)),
+        None,
+    )
+    if source is None:
+        return move  # prebuilt modules
+    kernels = tuple(dict.fromkeys((state.running, state.next_boot)))
+    trial = Run(
+        ("bash", "-c", _TRIAL, "trial", f"{source}={versions[source]}", *kernels),
+        packages=True,
+        timeout_s=3600,
+    )
+    return Change(move.what, move.before, move.after, move.cost, move.known, (trial, *move.commands))
+
+
+def _kernel_holds(look: Look, metas: Mapping[str, str]) -> tuple[Change, ...]:
+    """A new kernel would become the boot default without a module that was built for it: its metas are held."""
+    installed = look[INSTALLED].value or {}
+    loose = sorted(name for name in metas if not installed[name].held)
+    if not loose:
+        return ()
+    return (Change(f"hold on {', '.join(loose)}", "not held", "held",
+                   commands=(Run(("apt-mark", "hold", *loose), packages=True),)),)  # fmt: skip
+
+
+def _with_holds(installed: Mapping[str, Package], names: Mapping[str, str]) -> dict[str, Package]:
+    return {
+        name: package.model_copy(update={"want": "hold"}) if name in names else package
+        for name, package in installed.items()
+    }
+
+
+def _driver_after(state: DriverState, versions: Mapping[str, str], kind: Flavour) -> DriverState:
+    """Return the driver as it will be: modules for all kernels with headers, libraries; what runs still runs."""
+    upstream = debversion.upstream(next(iter(versions.values())))
+    license_ = "Dual MIT/GPL" if kind == "open" else "NVIDIA"
+    kernels = tuple(
+        one.model_copy(update={"module": Module(version=upstream, license=license_)}) if one.headers else one
+        for one in state.kernels
+    )
+    libraries = {"libcuda": upstream, "libnvidia-ml": upstream}
+    if any(name.startswith("libnvidia-nscq") for name in versions):
+        libraries["libnvidia-nscq"] = upstream
+    return state.model_copy(update={"kernels": kernels, "libraries": libraries})
+
+
+def _running_reads(*, driver: Driver | None, rollout: Rollout) -> tuple[Section[Any], ...]:
+    return (DRIVER, PCI, PROCESSES, INITRAMFS) if driver else ()
+
+
+@planned_operation(reads=_running_reads)
+def running(look: Look, *, driver: Driver | None, rollout: Rollout) -> Decision:
+    """The module that is installed is the one that runs: loaded, or by a reboot where that is needed and allowed."""
+    if driver is None:
+        return Decision(look)
+    have = seen(look)
+    if isinstance(have, Refusal):
+        return Decision(look, refusals=(have,))
+    state, devices = have
+    if not any(device.is_gpu for device in devices):
+        return Decision(look)
+    here, after_boot = state.kernel(state.running).module, state.kernel(state.next_boot).module
+    loaded = state.loaded
+    if loaded and here and (loaded.version, loaded.flavour) == (here.version, here.flavour) and not state.rivals:
+        return Decision(look)
+    if loaded is None and here is not None and not any(state.rivals.values()):
+        changes = [
+            Change(f"module {rival}", "loaded", None, commands=(Run(("modprobe", "-r", rival.replace("_", "-"))),))
+            for rival in state.rivals
+        ]
+        load = Run(("modprobe", "-a", "nvidia", "nvidia-uvm"))
+        changes.append(Change("module nvidia", "not loaded", here.version, commands=(load,)))
+        alone = state.model_copy(update={"rivals": {}})
+        after = look.having(DRIVER, Reading.ok(_loaded(alone, here)))
+        return Decision(after.having(GPUS, Reading.unknown("after nvidia.running")), tuple(changes))
+    if after_boot is None:
+        return Decision(look, refusals=(_no_module(state),))
+    before = loaded.version if loaded else ", ".join(state.rivals) or "no module for this kernel"
+    what = f"the running module is {before}, installed is {after_boot.version}"
+    if not rollout["allow_reboot"]:
+        return Decision(look, waiting=(what,))
+    against = _at_work(look, rollout)
+    if against is not None:
+        return Decision(look, refusals=(against,))
+    booted = state.model_copy(update={"running": state.next_boot, "rivals": {}})
+    after = (
+        look.having(DRIVER, Reading.ok(_loaded(booted, after_boot)))
+        .having(GPUS, Reading.unknown("after the reboot"))
+        .having(PROCESSES, Reading.ok(()))
+    )
+    reboot = Reboot(at_a_time=rollout["max_unavailable"])
+    change = Change("running module nvidia", before, after_boot.version, cost=("reboot",), commands=(reboot,))
+    return Decision(after, (change,))
+
+
+def _at_work(look: Look, rollout: Rollout) -> Refusal | None:
+    processes = look[PROCESSES]
+    if (processes.is_ok and not processes.value) or rollout["allow_disruption"]:
+        return None
+    if not processes.is_ok:
+        return unreadable("whether GPUs are at work", processes, "see nvidia-smi on the node")
+    return Refusal(
+        what=f"a reboot is needed, and GPUs are at work: {'; '.join(map(str, (processes.value or ())[:5]))}",
+        where="nvidia-smi --query-compute-apps, /proc/*/fd",
+        fix="let it end (drain the node), or name this host in rollout.allow_disruption",
+    )
+
+
+def _loaded(state: DriverState, module: Module) -> DriverState:
+    return state.model_copy(update={"loaded": Loaded(version=module.version, flavour=module.flavour)})
+
+
+def _no_module(state: DriverState) -> Refusal:
+    return Refusal(
+        what=f"there is no nvidia module for the kernel {state.next_boot}, which the next boot takes",
+        where=f"modinfo -k {state.next_boot} nvidia",
+        fix=f"see `dkms status` and /var/lib/dkms/nvidia/*/build/make.log; `dkms autoinstall -k {state.next_boot}`",
+    )
+
+
+def parts_version(look: Look) -> str | None:
+    """Return the upstream version of the installed driver, None when there is none or it is split."""
+    parts = driver_set.installed_parts(look[INSTALLED].value or {})
+    versions = {debversion.upstream(package.version) for name, package in parts.items() if not driver_set.is_meta(name)}
+    return next(iter(versions)) if len(versions) == 1 else None

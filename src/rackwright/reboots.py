@@ -1,0 +1,112 @@
+"""Reboots, all through one gate: so many hosts at a time, and none after one that has not come back.
+
+A host counts as back when it answers with another boot_id; uptime alone would not tell a host that never went down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import gevent
+from gevent.lock import BoundedSemaphore
+from paramiko import SSHException
+from pyinfra import logger
+from pyinfra.api.command import PyinfraCommand, StringCommand
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+from pyinfra.connectors.util import clear_askpass_cache
+
+from rackwright import summary
+from rackwright.change import Reboot
+
+_ASK_EVERY_S = 2
+_FAILURES = (OSError, EOFError, SSHException, PyinfraError)
+_BOOT_ID = StringCommand("cat /proc/sys/kernel/random/boot_id")
+# Detached, so that the channel closes before the network goes.
+_GO = StringCommand("(sleep 1; systemctl reboot) </dev/null >/dev/null 2>&1 &")
+_SETTLED = StringCommand("timeout 300 systemctl is-system-running --wait >/dev/null 2>&1; true")
+
+
+@dataclass
+class _Gate:
+    places: BoundedSemaphore
+    lost: list[str] = field(default_factory=list)
+    """Hosts that did not come back."""
+
+
+_gates: WeakKeyDictionary[State, _Gate] = WeakKeyDictionary()
+
+
+class RebootCommand(PyinfraCommand):
+    """Reboots its host when the gate lets it; the host fails alone when it does not come back."""
+
+    def __init__(self, reboot: Reboot) -> None:
+        super().__init__()
+        self.reboot = reboot
+
+    def __repr__(self) -> str:
+        return "Reboot"
+
+    def execute(self, state: State, host: Host, connector_arguments: Any) -> bool:
+        """Reboot and wait for the host."""
+        gate = _gates.setdefault(state, _Gate(BoundedSemaphore(self.reboot.at_a_time)))
+        with gate.places:
+            if gate.lost:
+                what = f"not rebooted: {', '.join(gate.lost)} has not come back, and nobody else reboots after that"
+                return _fail(host, what, "see that host's console first, then run again")
+            before = _boot_id(host, connector_arguments)
+            if not before:
+                return _fail(
+                    host, "not rebooted: it does not say its boot_id", "see whether it answers, then run again"
+                )
+            host.log("reboots")
+            host.run_shell_command(_GO, print_output=False, print_input=False, **connector_arguments)
+            if _comes_back(host, before, connector_arguments, self.reboot.timeout_s):
+                host.log("is back")
+                return True
+            gate.lost.append(host.name)
+        what = f"has not come back within {self.reboot.timeout_s} s of its reboot"
+        return _fail(host, what, "see its console (BMC), then run again for it")
+
+
+def _fail(host: Host, what: str, fix: str) -> bool:
+    host.log_styled(what, fg="red", log_func=logger.error)
+    summary.note_failure(host, what, fix)
+    return False
+
+
+def _boot_id(host: Host, arguments: Any) -> str:
+    try:
+        done, output = host.run_shell_command(_BOOT_ID, print_output=False, print_input=False, **arguments)
+    except _FAILURES:
+        return ""
+    return output.stdout.strip() if done else ""
+
+
+def _comes_back(host: Host, before: str, arguments: Any, timeout_s: int) -> bool:
+    with gevent.Timeout(timeout_s, False):
+        while True:
+            gevent.sleep(_ASK_EVERY_S)
+            _disconnect(host)
+            try:
+                host.connect(show_errors=False)
+            except _FAILURES:
+                continue
+            now = _boot_id(host, arguments) if host.connected else ""
+            if now and now != before:
+                host.run_shell_command(_SETTLED, print_output=False, print_input=False, **arguments)
+                return True
+    return False
+
+
+def _disconnect(host: Host) -> None:
+    # What pyinfra and we remember of the old connection: its askpass file, and that its socket was tuned.
+    clear_askpass_cache(host)
+    host.connector_data.pop("rackwright_tuned", None)
+    try:
+        host.disconnect()
+    except _FAILURES:
+        host.connected = False
