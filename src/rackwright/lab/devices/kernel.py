@@ -104,7 +104,7 @@ def unload(machine: Machine, name: str, *, tool: str = "modprobe") -> Answer:
             return fail(f"rmmod: ERROR: Module {spelled} is not currently loaded")
         return Answer()
     users = [other.replace("-", "_") for other, need in DEPENDS.items() if need == name and other in machine.modules]
-    busy = name.startswith("nvidia") and any(gpu["processes"] for gpu in machine.hardware["gpus"])
+    busy = name in ("nvidia", "nvidia-uvm") and any(gpu["processes"] for gpu in machine.hardware["gpus"])
     daemon = name == "nvidia" and machine.run("fabricmanager").exists()
     console = name in machine.hardware["faults"]  # nouveau as a fault: the console holds it
     if users and tool == "rmmod":

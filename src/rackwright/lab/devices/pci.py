@@ -95,12 +95,16 @@ def _plant(machine: Machine, device: Device, irq: int, driver: str, is_lost: boo
         "resource": "\n".join(_resource(device)),
         "modalias": _modalias(device),
     }
-    for name, value in files.items():
-        write(folder / name, value + "\n")
     # A device that fell off the bus reads as ones: lspci shows it as (rev ff).
-    write(folder / "config", b"\xff" * 256 if is_lost else config(device, irq))
-    if device.vpd:
-        write(folder / "vpd", _vpd(device.vpd))
+    space = b"\xff" * 256 if is_lost else config(device, irq)
+    known = folder / "config"
+    # The rest follows from it: a module that comes or goes changes the link to its driver alone.
+    if not known.is_file() or known.read_bytes() != space:
+        for name, value in files.items():
+            write(folder / name, value + "\n")
+        if device.vpd:
+            write(folder / "vpd", _vpd(device.vpd))
+        write(known, space)
     link = folder / "driver"
     link.unlink(missing_ok=True)
     if driver:

@@ -153,13 +153,17 @@ def table(found: list[View], driver: str, module: str, now: str) -> str:
     else:
         first, second = (23, inner - 74) if a > 31 else (13, 13)
         head = f" NVIDIA-SMI {driver:<{first}}Driver Version: {module:<{second}}CUDA Version: {cuda_version(driver)}"
+    if a > 31:
+        names, heats = f" GPU  {'Name':<{a - 20}}Persistence-M ", f" Fan  Temp   Perf {'Pwr:Usage/Cap':>{a - 19}} "
+    else:
+        names, heats = " GPU  Name        Persistence-M", " Fan  Temp  Perf  Pwr:Usage/Cap"
     lines = [
         now,
         edge,
         f"|{head:<{inner}}|",
         f"|{rule[1:]}",
-        f"| GPU  {'Name':<{a - 20}}Persistence-M |{' Bus-Id':<{b - 7}}Disp.A | Volatile Uncorr. ECC |",
-        f"| Fan  Temp   Perf {'Pwr:Usage/Cap':>{a - 19}} |{'Memory-Usage':>{b - 1}} | GPU-Util  Compute M. |",
+        f"|{names}|{' Bus-Id':<{b - 7}}Disp.A | Volatile Uncorr. ECC |",
+        f"|{heats}|{'Memory-Usage':>{b - 1}} | GPU-Util  Compute M. |",
         f"|{' ' * a}|{' ' * b}|{'MIG M.':>{c - 1}} |",
         f"|{'=' * a}+{'=' * b}+{'=' * c}|",
     ]
@@ -195,7 +199,7 @@ def _table_rows(view: View, a: int, b: int, c: int) -> list[str]:
     mode = {"Exclusive_Process": "E. Process"}.get(view.settings.get("compute_mode", "Default"))
     compute = mode or view.settings.get("compute_mode", "Default")
     memory = f"{view.used_mib}MiB / {view.board.memory:>{6 if wide else 5}}MiB"
-    first = f" {view.gpu['index']:>3}  {name:<{a - 10}}{persistence:<3} "
+    first = f" {view.gpu['index']:>3}  {name:<{a - 10 if a > 31 else 20}}{persistence:<3} "
     usage = f"{drawn} / {limit:>{5 if wide else 4}}"
     heats = f" {fan:>3}   {heat:>3}    {view.pstate:<4}"
     return [
