@@ -319,6 +319,7 @@ class Rollout(Section):
     batch: Batch = "10%"
     max_unavailable: int = Field(default=1, ge=1)
     allow_reboot: bool = False
+    reboot_timeout_s: int = Field(default=1800, ge=30, le=14400, description="HGX machines take up to half an hour.")
     allow_restart: bool = False
     allow_disruption: list[str] = []
 

@@ -62,6 +62,7 @@ def _managed(cluster: Cluster, node: Node) -> dict[str, Any]:
         "allow_reboot": rollout.allow_reboot,
         "allow_disruption": any(node.name in hosts.expand(pattern) for pattern in rollout.allow_disruption),
         "max_unavailable": rollout.max_unavailable,
+        "reboot_timeout_s": rollout.reboot_timeout_s,
     }
     return data
 

@@ -26,7 +26,7 @@ from pyinfra_cli.util import exec_file
 from rackwright.change import Call, Change, LookFailed, Refusal, first_sections, fold, recording
 from rackwright.errors import Problem, UsageMistake
 from rackwright.looking import take
-from rackwright_facts.look import Look
+from rackwright_facts.look import Look, Section
 
 Status = Literal["unchanged", "pending", "refused", "unreachable"]
 
@@ -70,6 +70,43 @@ def plan(inventory: Inventory, deploy: Path, *, limit: Sequence[str] = ()) -> li
     jobs = [state.pool.spawn(_plan_host, state, host, deploy) for host in hosts]
     gevent.joinall(jobs)
     return [job.get() for job in jobs]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One host as it was looked at: what it answered, or why it gave no answer."""
+
+    name: str
+    look: Look
+    refusal: Refusal | None = None
+
+
+def looks(inventory: Inventory, sections: Sequence[Section[Any]], *, limit: Sequence[str] = ()) -> list[Seen]:
+    """Ask `sections` of each host of `inventory` (or those that `limit` names), side by side, in one exec each."""
+    state = _state(inventory, limit)
+    hosts = [host for host in inventory if state.is_host_in_limit(host)]
+    jobs = [state.pool.spawn(_see, state, host, sections) for host in hosts]
+    gevent.joinall(jobs)
+    return [job.get() for job in jobs]
+
+
+def _see(state: State, host: Host, sections: Sequence[Section[Any]]) -> Seen:
+    try:
+        host.connect(show_errors=False, raise_exceptions=True)
+    except ConnectError as error:
+        return Seen(host.name, Look(), Refusal(str(error), host.name, "see `rackwright doctor`"))
+    try:
+        with ctx_config.use(state.config.copy()), ctx_host.use(host):
+            return Seen(host.name, take(host, sections, _connector_arguments(state, host)))
+    except LookFailed as failed:
+        return Seen(host.name, Look(), failed.refusal)
+    finally:
+        host.disconnect()
+
+
+def _connector_arguments(state: State, host: Host) -> dict[str, Any]:
+    arguments = pop_global_arguments(state, host, {})[0]
+    return {key: value for key, value in arguments.items() if key in CONNECTOR_ARGUMENT_KEYS}
 
 
 def _state(inventory: Inventory, limit: Sequence[str]) -> State:
@@ -123,11 +160,7 @@ def _decide(state: State, host: Host, deploy: Path, result: HostPlan) -> None:
     with ctx_config.use(state.config.copy()), ctx_host.use(host):
         with recording() as recorded:
             exec_file(str(deploy))
-        arguments = {
-            key: value
-            for key, value in pop_global_arguments(state, host, {})[0].items()
-            if key in CONNECTOR_ARGUMENT_KEYS
-        }
+        arguments = _connector_arguments(state, host)
         result.not_planned = [name for op in state.ops[host] for name in state.get_op_meta(op).names]
         result.look = take(host, first_sections(recorded.calls), arguments)
         for call, decision in fold(recorded.calls, result.look, lambda wanted: take(host, wanted, arguments)):

@@ -36,6 +36,7 @@ def checks(one: HostPlan) -> list[Check]:
     elif not one.refusals and not one.waiting:
         found.append(Check("as-declared", "ok", "nothing to change"))
     found += [Check("rebooted", "fail", what, "allow it (rollout.allow_reboot), or reboot it") for what in one.waiting]
+    found += [Check("driver", "ok", note) for note in one.notes if note.startswith("NVIDIA driver")]
     for key, reading in one.look.readings.items():
         if not key.startswith("cuda.proof:"):
             continue

@@ -24,8 +24,10 @@ NEW = Module(version="580.126.16", license="Dual MIT/GPL")
 DECLARED: Driver = {
     "branch": 580, "version": "latest-in-branch", "kernel_module": "auto", "source": "nvidia", "gpu": None,
 }  # fmt: skip
-CAREFUL: Rollout = {"allow_reboot": False, "allow_disruption": False, "max_unavailable": 1}
-FREE: Rollout = {"allow_reboot": True, "allow_disruption": True, "max_unavailable": 2}
+CAREFUL: Rollout = {
+    "allow_reboot": False, "allow_disruption": False, "max_unavailable": 1, "reboot_timeout_s": 1800,
+}  # fmt: skip
+FREE: Rollout = {**CAREFUL, "allow_reboot": True, "allow_disruption": True, "max_unavailable": 2}
 
 
 def _gpus(*ids: int, display: bool = False) -> tuple[PciDevice, ...]:
@@ -176,7 +178,7 @@ def test_only_images_that_hold_a_rival_without_the_blacklist_are_built_anew() ->
     ]  # fmt: skip
 
 
-UNITS = nvidia_services._UNITS
+UNITS = nvidia.UNITS
 DOWN = Unit(load="loaded", active="inactive", file="disabled")
 UP = Unit(load="loaded", active="active", file="enabled")
 

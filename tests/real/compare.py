@@ -14,12 +14,21 @@ TITLES = {
     "cuda.toolkit": "CUDA: the toolkits",
     "cuda.environment": "CUDA: paths and default",
     "cuda.proof": "CUDA: proof",
+    "distribution.components": "NVIDIA: the distribution's own components",
+    "nvidia.prerequisites": "NVIDIA: headers and compilers",
+    "nvidia.modules": "NVIDIA: no other driver on the GPUs",
+    "nvidia.packages": "NVIDIA: the driver",
+    "nvidia.running": "NVIDIA: the running module",
+    "nvidia_services.services": "NVIDIA: persistence and fabric",
+    "nvidia_services.proof": "NVIDIA: proof",
 }
 _LISTS = "/var/lib/apt/lists/"
-# Who unpacks a package writes these too: dpkg's list of its files, the linker's cache, and what the maintainer scripts
-# of CUDA's packages do, the alternatives `cuda` and `cuda-12`.
+# Who unpacks a package writes these too: dpkg's list of its files, the linker's cache, and what maintainer scripts do:
+# CUDA's the alternatives `cuda` and `cuda-12`; the driver's the modules that dkms builds, and its services' links.
 _BY_PACKAGES = re.compile(
     r"/var/lib/dpkg/(info|alternatives|tmp\.ci|updates)(/|$)|/etc/ld\.so\.cache$|/(usr/local|etc/alternatives)/cuda(-\d+)?$"
+    r"|/var/lib/dkms(/|$)|/usr/lib/modules/[^/]+/(updates(/|$)|modules\.)"
+    r"|/etc/systemd/system/multi-user\.target\.wants/nvidia-"
 )
 
 
@@ -109,6 +118,11 @@ def _files(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapsh
             elif command["run"][0] == "mv":
                 for path in command["run"][-2:]:
                     touched(path, change)
+            elif "reboot" in command:
+                continue
+            elif command["run"][:2] in (["systemctl", "enable"], ["systemctl", "disable"]):
+                wants = re.compile(rf"/etc/systemd/system/[^/]+\.wants(/{re.escape(command['run'][-1])})?$")
+                explained |= {path for path in done if wants.match(path)}
             elif command["run"][0] in ("rm", "chmod"):
                 touched(command["run"][-1], change)
             elif command["run"][0] == "ldconfig":
@@ -160,4 +174,8 @@ def _mark(command: Mapping[str, Any]) -> str:
     """Return what tells the shell text of this command from another's."""
     if "write" in command:
         return f"{command['write']}.rackwright-new"
-    return " ".join(command["run"][:3])
+    if "reboot" in command:
+        return "systemctl reboot"
+    argv = command["run"]
+    # A script's text is quoted anew in the shell's: its name and first argument tell it.
+    return " ".join(argv[3:5] if argv[:2] == ["bash", "-c"] else argv[:3])

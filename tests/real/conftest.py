@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from harness import Rig
@@ -55,20 +55,39 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"real hosts: RACKWRIGHT_SEED={SEED}; RACKWRIGHT_SOAK=1 runs all trials")
 
 
-@pytest.fixture(scope="session")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Return the lab with its hosts, all of them up, whose disks are kept as `fresh`."""
-    lab = Lab(f"t-cuda-{os.getpid()}")
+# One kind of machine each; the last two are where a name, a flavour or an origin of packages differs.
+GPU_HOSTS = (
+    HostSpec("gpu01", gpus="h100x8"), HostSpec("gpu02", gpus="h100x8"), HostSpec("gpu03", gpus="rtx4090x2"),
+    HostSpec("gpu04", gpus="v100x8"), HostSpec("gpu05", "ubuntu-24.04", gpus="b200x8"),
+    HostSpec("gpu06", "debian-12", gpus="a100x4"), HostSpec("gpu07", "debian-12"),
+)  # fmt: skip
+
+
+def _lab(name: str, hosts: Sequence[HostSpec], *, keep: Sequence[str]) -> Iterator[Rig]:
+    """Yield a lab with these hosts, all of them up; the disks of some are kept as `fresh`."""
+    lab = Lab(f"t-{name}-{os.getpid()}")
     owner = Process.of(os.getpid())
     assert owner is not None
-    lab.up(HOSTS, owner=owner)
+    lab.up(hosts, owner=owner)
     try:
         # The disks that are kept lie beside the lab's own: a copy is then a matter of one filesystem.
         folder = lab.folder / "kept"
         folder.mkdir()
         rig = Rig(lab, folder)
-        for host in HOSTS:
-            rig.keep(host.name, "fresh")
+        for host in keep:
+            rig.keep(host, "fresh")
         yield rig
     finally:
         lab.down(purge=True)
+
+
+@pytest.fixture(scope="session")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Return the lab of hosts without GPUs."""
+    yield from _lab("cuda", HOSTS, keep=[host.name for host in HOSTS])
+
+
+@pytest.fixture(scope="session")
+def gpu_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Return the lab of hosts with GPUs."""
+    yield from _lab("gpu", GPU_HOSTS, keep=[host.name for host in GPU_HOSTS])

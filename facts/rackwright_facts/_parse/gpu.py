@@ -1,11 +1,12 @@
-"""What is known of the GPUs of a node: by the driver (nvidia-smi) and on the PCI bus (sysfs).
+"""What the driver (nvidia-smi) tells of the GPUs of a node.
 
 A field is a value; `Missing`, when the driver prints it without a value; or None, when this driver, or this command,
-does not print it at all. Field names carry the unit. Sources: `man nvidia-smi`, nvml.h, the DTDs nvsmi_device_v9 to v13.
+does not print it at all. Field names carry the unit. Sources: `man nvidia-smi`, nvml.h, the DTDs of v9 to v13.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from rackwright_facts._parse.model import Model
@@ -268,7 +269,7 @@ class Topology(Model):
     """The matrix of `nvidia-smi topo -m`."""
 
     rows: tuple[TopologyRow, ...]
-    nics: dict[str, str] = {}
+    nics: Mapping[str, str] = {}
     """NIC0 -> mlx5_0, from the legend."""
 
 
@@ -295,29 +296,3 @@ class SmiFailure(Model):
     """With a version mismatch: the version of the libraries, which is not that of the loaded module."""
     bus_id: str | None = None
     """The GPU that is lost."""
-
-
-class PciDevice(Model):
-    """One PCI function of vendor NVIDIA, whatever the driver sees (/sys/bus/pci/devices)."""
-
-    address: str
-    device_id: str
-    """Four hexadecimal digits: `2330`."""
-    pci_class: str
-    """Six hexadecimal digits: `030200`."""
-    driver: str | None = None
-    """The kernel driver that holds it: `nvidia`, `nouveau`, `vfio-pci`."""
-    link_speed_gt_s: Real = None
-    link_width: Count = None
-    max_link_speed_gt_s: Real = None
-    max_link_width: Count = None
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a display (0300) or 3D (0302) controller."""
-        return self.pci_class[:4] in ("0300", "0302")
-
-    @property
-    def is_nvswitch(self) -> bool:
-        """Whether it is an NVSwitch: class 0680, "bridge, other"."""
-        return self.pci_class[:4] == "0680"

@@ -64,11 +64,11 @@ _BEGINNINGS: dict[str, Kind] = {
     "failed to ": "error",
 }
 
-# NVML's "no value" of 32 and 64 bits, printed as a number by drivers that forget to ask (nvml.h: NVML_VALUE_NOT_AVAILABLE).
+# NVML's "no value" of 32 and 64 bits, which drivers print as a number (nvml.h: NVML_VALUE_NOT_AVAILABLE).
 _SENTINELS = frozenset({2**32 - 1, 2**63 - 1, 2**64 - 1})
 _NUMBER = re.compile(r"(-?[0-9]{1,19}(?:\.[0-9]{1,9})?) ?([A-Za-z%][A-Za-z%/()]*)?", re.ASCII)
 
-# Bits of clocks_event_reasons.active, before driver 535 clocks_throttle_reasons.active (nvml.h: nvmlClocksEventReason*).
+# Bits of clocks_event_reasons.active, before 535 clocks_throttle_reasons.active (nvml.h: nvmlClocksEventReason*).
 _CLOCK_REASON_BITS = {
     0x1: "gpu_idle",
     0x2: "applications_clocks_setting",

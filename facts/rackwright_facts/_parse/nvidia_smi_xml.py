@@ -60,7 +60,7 @@ def parse(text: str) -> SmiLog:
         driver_version=_read(root, values.word, "driver_version"),
         cuda_version=_read(root, values.word, "cuda_version"),
         attached_gpus=_read(root, values.count, "attached_gpus"),
-        gpus=tuple(map(_gpu, root.findall("gpu"))),
+        gpus=tuple(map(gpu_of, root.findall("gpu"))),
         notes=tuple(line.strip() for line in notes if line.strip()),
     )
 
@@ -87,7 +87,9 @@ def _values(
             yield values.missing(parent.text or "")
 
 
-def _gpu(gpu: Element) -> Gpu:
+def gpu_of(gpu: Element) -> Gpu:
+    """Return one GPU out of its element."""
+
     def text(*paths: str) -> str | Missing | None:
         return _read(gpu, values.word, *paths)
 

@@ -16,6 +16,8 @@ _VERBS = {
     "doctor": ("rackwright.cli.doctor", "doctor"),
     "plan": ("rackwright.cli.plan", "plan"),
     "verify": ("rackwright.cli.verify", "verify"),
+    "inspect": ("rackwright.cli.inspect", "inspect"),
+    "parse": ("rackwright.cli.parse", "parse"),
     "lab": ("rackwright.cli.lab", "lab"),
 }
 

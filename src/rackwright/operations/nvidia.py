@@ -28,7 +28,12 @@ from rackwright_facts.nvidia import BLACKLIST, DRIVER, INITRAMFS, PROCESSES, RIV
 from rackwright_facts.packages import APT, INSTALLED, LISTS
 from rackwright_facts.pci import PCI
 from rackwright_facts.system import ARCHITECTURE, OS_RELEASE, SPACE, files
+from rackwright_facts.systemd import units
 
+PERSISTENCED = "nvidia-persistenced.service"
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
+SETTINGS_UNIT = "rackwright-gpu-settings.service"
+UNITS = units((PERSISTENCED, FABRIC_MANAGER, SETTINGS_UNIT))
 _FILES = files((BLACKLIST,))
 _INITRAMFS_TIMEOUT_S = 900
 # linux-image-generic, linux-headers-amd64, linux-generic-hwe-22.04, linux-aws: no kernel's own release in them.
@@ -54,6 +59,7 @@ class Rollout(TypedDict):
     allow_reboot: bool
     allow_disruption: bool
     max_unavailable: int
+    reboot_timeout_s: int
 
 
 def is_debian(look: Look) -> bool:
@@ -234,7 +240,8 @@ def packages(look: Look, *, driver: Driver | None, origin: CudaSource, rollout: 
         after = after.having(INSTALLED, Reading.ok(_with_holds(after[INSTALLED].value or {}, metas)))
     if moves:
         after = after.having(DRIVER, Reading.ok(_driver_after(state, wanted.versions, kind)))
-        after = after.having(GPUS, Reading.unknown("after nvidia.packages"))
+        for section in (GPUS, UNITS):
+            after = after.having(section, Reading.unknown("after nvidia.packages"))
     return Decision(after, changes)
 
 
@@ -376,7 +383,7 @@ def running(look: Look, *, driver: Driver | None, rollout: Rollout) -> Decision:
         .having(GPUS, Reading.unknown("after the reboot"))
         .having(PROCESSES, Reading.ok(()))
     )
-    reboot = Reboot(at_a_time=rollout["max_unavailable"])
+    reboot = Reboot(at_a_time=rollout["max_unavailable"], timeout_s=rollout["reboot_timeout_s"])
     change = Change("running module nvidia", before, after_boot.version, cost=("reboot",), commands=(reboot,))
     return Decision(after, (change,))
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from rackwright.change import Change, Decision, Refusal, Run
 from rackwright.operations.common import MANAGED, file_change, unreadable, written
-from rackwright.operations.nvidia import Driver, Rollout, parts_version, seen
+from rackwright.operations.nvidia import (
+    FABRIC_MANAGER,
+    PERSISTENCED,
+    SETTINGS_UNIT,
+    UNITS,
+    Driver,
+    Rollout,
+    parts_version,
+    seen,
+)
 from rackwright.runtime import planned_operation
 from rackwright_facts._parse import debversion, driver_set
 from rackwright_facts._parse.model import Reading
@@ -20,16 +29,12 @@ from rackwright_facts.nvidia import DRIVER, PROCESSES
 from rackwright_facts.packages import INSTALLED
 from rackwright_facts.pci import PCI
 from rackwright_facts.system import FileState, files
-from rackwright_facts.systemd import Unit, units
+from rackwright_facts.systemd import Unit
 
-PERSISTENCED = "nvidia-persistenced.service"
-FABRIC_MANAGER = "nvidia-fabricmanager.service"
-SETTINGS_UNIT = "rackwright-gpu-settings.service"
 _DROP_IN = f"/etc/systemd/system/{PERSISTENCED}.d/rackwright.conf"
 _SETTINGS_FILE = f"/etc/systemd/system/{SETTINGS_UNIT}"
 _SETTINGS_SCRIPT = "/usr/local/sbin/rackwright-gpu-settings"
 _FILES = files((_DROP_IN, _SETTINGS_FILE, _SETTINGS_SCRIPT))
-_UNITS = units((PERSISTENCED, FABRIC_MANAGER, SETTINGS_UNIT))
 _COMPUTE_MODES = {"default": 0, "exclusive_process": 3, "prohibited": 2}
 
 # The package's unit has --no-persistence-mode; ExecStart is set anew by emptying it first (systemd.service(5)).
@@ -82,7 +87,7 @@ def _mig(profiles: Sequence[str]) -> list[str]:
 
 
 def _services_reads(*, driver: Driver | None, rollout: Rollout) -> tuple[Section[Any], ...]:
-    return (DRIVER, PCI, INSTALLED, PROCESSES, _FILES, _UNITS) if driver else ()
+    return (DRIVER, PCI, INSTALLED, PROCESSES, _FILES, UNITS) if driver else ()
 
 
 @planned_operation(reads=_services_reads)
@@ -99,29 +104,40 @@ def services(look: Look, *, driver: Driver | None, rollout: Rollout) -> Decision
     state, devices = have
     if not any(device.is_gpu for device in devices):
         return Decision(look)
-    own, there = look[_FILES], look[_UNITS]
+    own, there = look[_FILES], look[UNITS]
     for reading, what in ((own, "rackwright's units"), (there, "what systemd runs")):
         if not reading.is_ok and not reading.is_unknown:
             return Decision(look, refusals=(unreadable(what, reading, "see systemctl on the node"),))
     wanted = _wanted_files(driver)
-    changes = _file_changes(own.value or {}, wanted)
+    now = dict(there.value or {})
+    changes = _no_longer(driver, now)
+    changes += _file_changes(own.value or {}, wanted)
     if any(change.what in (f"file {_DROP_IN}", f"file {_SETTINGS_FILE}") for change in changes):
         changes.append(Change("systemd", "older units", "read anew", commands=(Run(("systemctl", "daemon-reload")),)))
     rewritten = {change.what.removeprefix("file ") for change in changes}
-    now = dict(there.value or {})
     refused = _settings_at_work(look, driver, rewritten, rollout)
     if refused is not None:
         return Decision(look, refusals=(refused,))
     if is_current(state):  # until the reboot that brings the module, none of them can start
         for unit, restart in _wanted_units(driver, devices, rewritten).items():
-            step = _unit_change(unit, now.get(unit), restart=restart)
+            step = _unit_change(unit, now.get(unit), restart=restart, known=there.is_ok)
             if step is not None:
                 changes.append(step)
                 now[unit] = Unit(load="loaded", active="active", file="enabled", result="success")
     if not changes:
         return Decision(look)
-    after = look.having(_FILES, Reading.ok(_after(own.value or {}, wanted))).having(_UNITS, Reading.ok(now))
+    after = look.having(_FILES, Reading.ok(_after(own.value or {}, wanted))).having(UNITS, Reading.ok(now))
     return Decision(after.having(GPUS, Reading.unknown("after nvidia.services")), tuple(changes))
+
+
+def _no_longer(driver: Driver, now: dict[str, Unit]) -> list[Change]:
+    """Take the unit of GPU settings away when none are declared; what it has set stays until the next boot."""
+    unit = now.get(SETTINGS_UNIT)
+    if driver["gpu"] or unit is None or unit.file != "enabled":
+        return []
+    now[SETTINGS_UNIT] = Unit(load="not-found", active="inactive")
+    disable = Run(("systemctl", "disable", "--now", SETTINGS_UNIT))
+    return [Change(f"unit {SETTINGS_UNIT}", f"{unit.active}, {unit.file}", None, commands=(disable,))]
 
 
 def is_current(state: DriverState) -> bool:
@@ -180,21 +196,24 @@ def _wanted_units(driver: Driver, devices: Sequence[PciDevice], rewritten: set[s
     return wanted
 
 
-def _unit_change(name: str, unit: Unit | None, *, restart: bool) -> Change | None:
+def _unit_change(name: str, unit: Unit | None, *, restart: bool, known: bool) -> Change | None:
+    """`known` is False when packages that are yet to come may enable and start the unit themselves."""
     before = f"{unit.active}, {unit.file or 'not enabled'}" if unit else None
     commands = []
     if unit is None or unit.file != "enabled":
         commands.append(Run(("systemctl", "enable", name)))
     if restart and unit is not None and unit.active == "active":
         return Change(
-            f"unit {name}", before, "restarted", (f"restart:{name}",),
+            f"unit {name}", before, "restarted", (f"restart:{name}",), known,
             commands=(*commands, Run(("systemctl", "restart", name))),
         )  # fmt: skip
     if unit is None or unit.active != "active":
         commands += [Run(("systemctl", "reset-failed", name)), Run(("systemctl", "start", name), timeout_s=600)]
         if unit is None or unit.active != "failed":
             commands.remove(Run(("systemctl", "reset-failed", name)))
-    return Change(f"unit {name}", before, "active, enabled", commands=tuple(commands)) if commands else None
+    if not commands:
+        return None
+    return Change(f"unit {name}", before, "active, enabled", known=known, commands=tuple(commands))
 
 
 _TIERS = {"entry": 1, "professional": 2, "enterprise": 8}
@@ -202,7 +221,7 @@ _TIERS = {"entry": 1, "professional": 2, "enterprise": 8}
 
 
 def _proof_reads(*, driver: Driver | None, tier: str | None) -> tuple[Section[Any], ...]:
-    return (DRIVER, PCI, INSTALLED, GPUS, _UNITS) if driver else ()
+    return (DRIVER, PCI, INSTALLED, GPUS, UNITS) if driver else ()
 
 
 @planned_operation(reads=_proof_reads)
@@ -275,7 +294,7 @@ def _apart(look: Look, state: DriverState, devices: Sequence[PciDevice]) -> list
         manager = next((one for name, one in installed.items() if name.startswith("nvidia-fabricmanager")), None)
         if manager is None or debversion.upstream(manager.version) != version:
             wrong.append(f"fabric manager is {manager.version if manager else 'absent'}")
-        unit = (look[_UNITS].value or {}).get(FABRIC_MANAGER)
-        if look[_UNITS].is_ok and (unit is None or unit.active != "active"):
+        unit = (look[UNITS].value or {}).get(FABRIC_MANAGER)
+        if look[UNITS].is_ok and (unit is None or unit.active != "active"):
             wrong.append(f"{FABRIC_MANAGER} is {unit.active if unit else 'absent'}")
     return [f"the running module is {version}, {one}" for one in wrong]

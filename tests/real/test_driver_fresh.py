@@ -1,0 +1,91 @@
+"""The driver on hosts that have none: what it leaves by other means than our facts, an exact plan, a second run."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Rig
+from machine import MARKS
+from snapshot import Snapshot
+
+pytestmark = MARKS
+
+
+def parts(after: Snapshot) -> dict[str, str]:
+    """Return name -> upstream version of the installed packages of a driver, by dpkg's own file."""
+    return {
+        name: package.version.rpartition("-")[0]
+        for name, package in after.packages.items()
+        if "nvidia" in name and "cuda" not in name and package.state == "installed"
+    }
+
+
+def is_one(rig: Rig, host: str, version: str, gpus: int, license_: str) -> None:
+    """Prove by the tools themselves that packages, module, libraries and nvidia-smi are one driver for all GPUs."""
+    assert set(parts(rig.snapshot(host)).values()) == {version}
+    said = rig.sh(
+        host,
+        "nvidia-smi --query-gpu=driver_version,persistence_mode --format=csv,noheader; modinfo -F version nvidia;"
+        "modinfo -F license nvidia; sed -n 's/.* \\([0-9.]*\\)  .*/\\1/p;q' /proc/driver/nvidia/version;"
+        "readlink /usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    ).splitlines()
+    assert said[:gpus] == [f"{version}, Enabled"] * gpus
+    assert said[gpus:] == [version, license_, said[gpus + 2], f"libcuda.so.{version}"]
+    assert version in rig.sh(host, "cat /proc/driver/nvidia/version")
+
+
+def test_a_fresh_host_gets_the_whole_driver_and_a_second_run_changes_nothing(gpu_rig: Rig) -> None:
+    rig = gpu_rig
+    rig.put_back("gpu01", "fresh")
+    assert "nouveau" in rig.sh("gpu01", "ls /sys/module")
+    plan, after = rig.converge("gpu01")
+    assert [change["what"] for change in plan["changes"] if change["operation"] == "nvidia.running"] == [
+        "module nouveau", "module nvidia",
+    ]  # fmt: skip
+    is_one(rig, "gpu01", "580.126.16", 8, "Dual MIT/GPL")
+    assert set(parts(after)) <= after.held()
+    assert "linux-image-generic" in after.held()
+    assert rig.sh("gpu01", "systemctl is-active nvidia-persistenced nvidia-fabricmanager").split() == ["active"] * 2
+    assert rig.sh("gpu01", "nvidia-smi -q | grep -c 'State  *: Completed'") == "8\n"
+    assert "libnvidia-nscq" in after.packages
+    rig.nothing_to_change("gpu01")
+
+
+def test_neither_upgrades_nor_a_new_kernel_split_it(gpu_rig: Rig) -> None:
+    rig = gpu_rig
+    rig.put_back("gpu01", "fresh")
+    with rig.settings_of("older", {"profiles/rehearsal-h100x8/driver": {"branch": 580, "version": "580.95.05"}}):
+        _, installed = rig.converge("gpu01")
+        rig.sh("gpu01", "DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade && unattended-upgrade", timeout=300)
+        assert rig.snapshot("gpu01").packages == installed.packages
+        rig.lab.reboot("gpu01")
+        is_one(rig, "gpu01", "580.95.05", 8, "Dual MIT/GPL")
+        rig.nothing_to_change("gpu01")
+    rig.nothing_to_change("gpu01")  # any whole set of the branch satisfies the open version
+
+
+@pytest.mark.parametrize(
+    ("host", "profile", "driver", "version", "gpus", "license_"),
+    [
+        ("gpu03", "rtx4090x2", {"branch": 535}, "535.183.01", 2, "NVIDIA"),  # GeForce below 545
+        ("gpu03", "rtx4090x2", {"branch": 595}, "595.80", 2, "Dual MIT/GPL"),
+        ("gpu04", "v100x8", {"branch": 580}, "580.126.16", 8, "NVIDIA"),
+        ("gpu05", "b200x8", {"branch": 595}, "595.80", 8, "Dual MIT/GPL"),
+        ("gpu06", "a100x4", {"branch": 580}, "580.126.16", 4, "Dual MIT/GPL"),  # Debian's names
+    ],
+)
+def test_the_module_by_board_and_branch(
+    gpu_rig: Rig, host: str, profile: str, driver: dict[str, object], version: str, gpus: int, license_: str
+) -> None:
+    rig = gpu_rig
+    rig.put_back(host, "fresh")
+    # CUDA 12.2 is not to be had on each of these systems, and not what is asked here.
+    with rig.settings_of(host, {f"profiles/rehearsal-{profile}": {"driver": driver}}):
+        rig.converge(host)
+        is_one(rig, host, version, gpus, license_)
+        rig.nothing_to_change(host)
+
+
+def test_nothing_is_done_on_a_host_for_which_no_driver_is_declared(gpu_rig: Rig) -> None:
+    gpu_rig.put_back("gpu01", "fresh")
+    with gpu_rig.settings_of("unmanaged", {"profiles/rehearsal-h100x8": {"cuda": None}}):
+        gpu_rig.nothing_to_change("gpu01")
