@@ -7,15 +7,20 @@ from rackwright_facts._parse.gpu import SmiLog
 from rackwright_facts.look import Section, SectionFact
 
 # A call that hangs in the driver cannot be killed, and each further one would hang beside it: so none is begun while
-# one stands in uninterruptible sleep, or has run for a minute (leptonai/gpud#117). The tool tells its failures on
-# stdout.
+# one stands in uninterruptible sleep, or has run for a minute (leptonai/gpud#117); and none is waited for in a pipe.
+# The tool tells its failures on stdout; with a lost GPU it fails, and from 550 on prints the others all the same.
 _ASK = r"""command -v nvidia-smi >/dev/null || exit 127
 stuck=$(ps -eo pid=,stat=,etimes=,comm= | awk '$4 == "nvidia-smi" && ($2 ~ /^D/ || $3 > 60) { printf "%s ", $1 }')
 [ -z "$stuck" ] || { echo "the driver does not answer: nvidia-smi hangs as process $stuck" >&2; exit 1; }
-said=$(timeout -k 2 30 nvidia-smi -q -x 2>&1); rc=$?
-case $rc in 124|137) echo "the driver does not answer: nvidia-smi said nothing for 30 s" >&2; exit 124 ;; esac
-[ $rc -eq 0 ] || { printf '%s\n' "$said" >&2; exit $rc; }
-printf '%s\n' "$said"
+f=$(mktemp) || exit 97; trap 'rm -f "$f"' EXIT
+nvidia-smi -q -x >"$f" 2>&1 & pid=$!
+for _ in $(seq 300); do kill -0 $pid 2>/dev/null || break; sleep 0.1; done
+if kill -0 $pid 2>/dev/null; then
+  kill -9 $pid; echo "the driver does not answer: nvidia-smi said nothing for 30 s" >&2; exit 1
+fi
+wait $pid; rc=$?
+if [ $rc -ne 0 ] && ! grep -q '</nvidia_smi_log>' "$f"; then tr '\n' ' ' <"$f" >&2; exit $rc; fi
+cat "$f"
 """
 
 GPUS: Section[SmiLog] = Section(

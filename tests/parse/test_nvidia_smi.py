@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rackwright.cli.parse import parse as command
 from rackwright.errors import UsageMistake
 from rackwright_facts._parse import nvidia_smi, nvidia_smi_csv, nvidia_smi_lists, nvidia_smi_text, nvidia_smi_xml
+from rackwright_facts._parse import nvidia_smi_values as values
 from rackwright_facts._parse.gpu import NvLinkStatus, SmiCsv, SmiFailure, SmiLog, SmiVersion, Topology
 from rackwright_facts._parse.nvidia_smi_values import Missing
 
@@ -267,8 +268,8 @@ def test_a_csv_cut_anywhere_never_gives_a_wrong_value() -> None:
             assert all(right[name] == cell for name, cell in row.items())
 
 
-def test_one_bad_row_never_hides_the_others() -> None:
-    """The input of the field case mon-na-values-break-parser."""
+def test_case_mon_na_values_break_parser() -> None:
+    """N/A and errors in a row are told apart, and one bad row never hides the others."""
     columns = ["index", "uuid", "utilization.gpu", "memory.used", "temperature.gpu", "mig.mode.current"]
     text = "0, GPU-aaaa, [N/A], [N/A], 33, Enabled\n1, GPU-bbbb, 41, 30211, [Unknown Error], Disabled\n2, GPU-cccc\n"
     found = nvidia_smi_csv.parse(text, columns)
@@ -318,8 +319,9 @@ _PARSERS = (
     nvidia_smi_lists.parse_version, nvidia_smi_lists.failure,
 )  # fmt: skip
 _LIKE = st.text() | st.lists(
-    st.sampled_from([*V11.split("\n"), "==NVSMI LOG==", "GPU 00000000:1B:00.0", "    PCI", "  a : 1 MiB", "a, b [W]",
-                     "GPU 0: x (UUID: GPU-1)", "\tGPU0\tNIC0\t", "GPU0\tX \t", "\t Link 0: 5 GB/s", "1, [N/A]"]) | st.text()
+    st.sampled_from([*V11.split("\n"), "==NVSMI LOG==", "GPU 00000000:1B:00.0", "    PCI", "  a : 1 MiB",
+                     "a, b [W]", "1, [N/A]",
+                     "GPU 0: x (UUID: GPU-1)", "\tGPU0\tNIC0\t", "GPU0\tX \t", "\t Link 0: 5 GB/s"]) | st.text()
 ).map("\n".join)  # fmt: skip
 
 
@@ -354,3 +356,38 @@ def test_mistakes_of_the_command(tmp_path: Path) -> None:
         done = CliRunner().invoke(command, words)
         assert isinstance(done.exception, UsageMistake)
         assert what in str(done.exception)
+
+
+def test_case_mon_row_remap_severity() -> None:
+    """Counted, waiting for a reset, failed and not offered are four things; how bad each is, health says."""
+    text = (
+        "\n==============NVSMI LOG==============\n\nAttached GPUs : 4\n"
+        + "".join(
+            f"GPU 0000000{index}:1B:00.0\n    Remapped Rows\n        Correctable Error : 0\n"
+            f"        Uncorrectable Error : {errors}\n        Pending : {pending}\n"
+            f"        Remapping Failure Occurred : {failed}\n"
+            for index, (errors, pending, failed) in enumerate(((4, "Yes", "No"), (2, "No", "No"), (9, "No", "Yes")))
+        )
+        + "GPU 00000003:1B:00.0\n    Remapped Rows : N/A\n"
+    )
+    rows = [gpu.remapped_rows for gpu in nvidia_smi_text.parse(text).gpus]
+    assert [(row.uncorrectable, row.pending, row.failure) for row in rows[:3]] == [
+        (4, True, False), (2, False, False), (9, False, True),
+    ]  # fmt: skip
+    assert rows[3].failure == Missing(kind="not_available", text="N/A")
+
+
+@pytest.mark.parametrize(
+    ("mask", "reasons"),
+    [
+        ("0x0000000000000001", ("gpu_idle",)),
+        ("0x0000000000000004", ("sw_power_cap",)),
+        ("0x0000000000000040", ("hw_thermal_slowdown",)),
+        ("0x0000000000000080", ("hw_power_brake_slowdown",)),
+        ("0x0000000000000000", ()),
+        ("0x0000000000000048", ("hw_slowdown", "hw_thermal_slowdown")),
+    ],
+)
+def test_case_mon_throttle_false_alarm(mask: str, reasons: tuple[str, ...]) -> None:
+    """A reason is read by its bit: an idle GPU and one in a power brake are not both "throttled"."""
+    assert values.clock_reasons(mask) == reasons

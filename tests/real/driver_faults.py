@@ -51,8 +51,8 @@ FAULTS: tuple[Fault, ...] = (
     _fixed("meta-that-follows-the-latest", f"{_APT} install nvidia-open-580"),
     _fixed("pinning-package", f"{_APT} install nvidia-driver-pinning-595",
            f"{_P}/nvidia-driver-pinning-595.disabled", "package nvidia-driver-pinning-595"),
-    _fixed("half-configured", "sed -i '/^Package: libnvidia-gl-580$/,/^$/s/^Status: .*/Status: hold ok half-configured/'"
-           " /var/lib/dpkg/status"),
+    _fixed("half-configured", "sed -i '/^Package: libnvidia-gl-580$/,/^$/s/^Status: .*/Status: hold ok"
+           " half-configured/' /var/lib/dpkg/status"),
     _fixed("half-installed", "sed -i '/^Package: nvidia-utils-580$/,/^$/s/^Status: .*/Status: hold reinstreq"
            " half-installed/' /var/lib/dpkg/status"),
     _fixed("pins-removed", f"rm {_PINS}"),
@@ -67,9 +67,10 @@ FAULTS: tuple[Fault, ...] = (
     _fixed("drop-in-edited", f"sed -i s/--persistence-mode/--no-persistence-mode/ {_DROP_IN}; systemctl daemon-reload"),
     _fixed("persistenced-disabled", "systemctl disable --now nvidia-persistenced"),
     _fixed("fabricmanager-disabled", "systemctl disable --now nvidia-fabricmanager"),
-    _fixed("kernel-meta-unheld", "apt-mark unhold linux-image-generic"),
+    _fixed("kernel-meta-unheld", "apt-mark unhold linux-image-generic linux-headers-generic"),
     _fixed("headers-removed", f"dpkg --force-all --purge linux-headers-{_K}"),
     _fixed("compiler-removed", "dpkg --force-all --purge gcc-11"),
+    _fixed("module-removed", f"dkms remove -m nvidia -v {VERSION} -k {_K}"),
     _fixed("dkms-removed", "dpkg --force-all --purge dkms"),
 )  # fmt: skip
 

@@ -109,7 +109,7 @@ def _at_work(rig: Rig) -> str:
     pid = rig.sh("gpu01", "setsid sleep 900 >/dev/null 2>&1 & echo $!").strip()
     path = rig.lab.root("gpu01") / "var/lib/rackwright-lab/hardware.json"
     hardware = json.loads(path.read_text())
-    hardware["gpus"][3]["processes"] = [{"pid": int(pid), "name": "sleep", "type": "C", "used_memory_mib": 1000}]
+    hardware["gpus"][3]["processes"] = [{"pid": int(pid), "name": "sleep", "type": "C", "used_mib": 1000}]
     path.write_text(json.dumps(hardware))
     return pid
 

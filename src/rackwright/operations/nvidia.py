@@ -20,7 +20,7 @@ from rackwright.sources import CudaSource
 from rackwright_facts._parse import debversion, driver_set
 from rackwright_facts._parse.dpkg import Package
 from rackwright_facts._parse.model import Reading
-from rackwright_facts._parse.nvidia_driver import DriverState, Flavour, Initramfs, Loaded, Module
+from rackwright_facts._parse.nvidia_driver import DriverState, Flavour, Initramfs, Kernel, Loaded, Module
 from rackwright_facts._parse.pci import PciDevice
 from rackwright_facts.gpu import GPUS
 from rackwright_facts.look import Look, Section
@@ -124,7 +124,7 @@ def prerequisites(look: Look, *, driver: Driver | None, origin: CudaSource) -> D
     changes = exact_set.from_distribution(look, repository, tuple(dict.fromkeys(needed)))
     if isinstance(changes, Refusal):
         return Decision(look, refusals=(changes,))
-    ready = [one.model_copy(update={"headers": True, "compiler_installed": True}) for one in state.kernels]
+    ready = [_with_headers(one, look) for one in state.kernels]
     added = {
         name: Package(name=name, version=change.after or "", architecture="", want="install", state="installed")
         for change in changes
@@ -132,6 +132,21 @@ def prerequisites(look: Look, *, driver: Driver | None, origin: CudaSource) -> D
     }
     after = look.having(DRIVER, Reading.ok(state.model_copy(update={"kernels": tuple(ready)})))
     return Decision(after.having(INSTALLED, Reading.ok({**installed, **added})), changes)
+
+
+def _with_headers(kernel: Kernel, look: Look) -> Kernel:
+    """Return a kernel once its headers and compiler are there: dkms then builds what it has for it (its hook)."""
+    version = parts_version(look)
+    built = kernel.module
+    if built is None and not kernel.headers and version is not None:
+        built = Module(version=version, license=_license(look))
+    return kernel.model_copy(update={"headers": True, "compiler_installed": True, "module": built})
+
+
+def _license(look: Look) -> str:
+    parts = driver_set.installed_parts(look[INSTALLED].value or {})
+    is_open = any("dkms" in name and driver_set.flavour_of(name) == "open" for name in parts)
+    return "Dual MIT/GPL" if is_open else "NVIDIA"
 
 
 def _is_there(installed: Mapping[str, Package], name: str) -> bool:
@@ -190,7 +205,7 @@ def modules(look: Look, *, driver: Driver | None) -> Decision:
 
 
 def _driver_reads(*, driver: Driver | None, origin: CudaSource, rollout: Rollout) -> tuple[Section[Any], ...]:
-    return (*_BASE, SPACE, PROCESSES, nvidia_packages.PINS.file) if driver else ()
+    return (*_BASE, SPACE, PROCESSES, UNITS, nvidia_packages.PINS.file) if driver else ()
 
 
 @planned_operation(reads=_driver_reads)
@@ -230,18 +245,23 @@ def packages(look: Look, *, driver: Driver | None, origin: CudaSource, rollout: 
         if against is not None:
             return Decision(look, refusals=(against,))
         moves = (_built_first(moves[0], wanted.versions, state), *moves[1:])
-    metas = {**_metas(look[INSTALLED].value or {}, "image"), **_metas(look[INSTALLED].value or {}, "")}
+    metas = {
+        name: v for kind in ("image", "headers", "") for name, v in _metas(look[INSTALLED].value or {}, kind).items()
+    }
     held = _kernel_holds(look, metas)
-    changes = (*moves, *wanted.pins.changes(look, repository, wanted.versions, moves), *held)
+    built = _missing_modules(state, wanted.versions) if not moves else ()
+    changes = (*moves, *built, *wanted.pins.changes(look, repository, wanted.versions, moves), *held)
     if not changes:
         return Decision(look)
     after = exact_set.after(look, repository, wanted, moves)
     if held:
         after = after.having(INSTALLED, Reading.ok(_with_holds(after[INSTALLED].value or {}, metas)))
-    if moves:
+    if moves or built:
         after = after.having(DRIVER, Reading.ok(_driver_after(state, wanted.versions, kind)))
-        for section in (GPUS, UNITS):
-            after = after.having(section, Reading.unknown("after nvidia.packages"))
+        after = after.having(GPUS, Reading.unknown("after nvidia.packages"))
+        # Packages start and stop their services themselves: how these stand now is only a guess at how they will.
+        there = Reading(status="unknown", value=look[UNITS].value, reason="after nvidia.packages")
+        after = after.having(UNITS, there)
     return Decision(after, changes)
 
 
@@ -306,6 +326,24 @@ def _built_first(move: Change, versions: Mapping[str, str], state: DriverState) 
         timeout_s=3600,
     )
     return Change(move.what, move.before, move.after, move.cost, move.known, (trial, *move.commands))
+
+
+def _missing_modules(state: DriverState, versions: Mapping[str, str]) -> tuple[Change, ...]:
+    """Build what the packages' own scripts have left out, for the running kernel and the next one."""
+    if not any("dkms" in name for name in versions):
+        return ()
+    wanted = debversion.upstream(next(iter(versions.values())))
+    kernels = [state.kernel(release) for release in dict.fromkeys((state.running, state.next_boot))]
+    return tuple(
+        Change(
+            f"module nvidia for {kernel.release}",
+            kernel.module.version if kernel.module else None,
+            wanted,
+            commands=(Run(("dkms", "autoinstall", "-k", kernel.release), packages=True, timeout_s=3600),),
+        )
+        for kernel in kernels
+        if kernel.headers and (kernel.module is None or kernel.module.version != wanted)
+    )
 
 
 def _kernel_holds(look: Look, metas: Mapping[str, str]) -> tuple[Change, ...]:

@@ -1,0 +1,104 @@
+"""A run over driver and reboot that is killed, loses power or its cable: one more run gives the state of a clean one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from subprocess import Popen, TimeoutExpired
+from time import monotonic
+
+import pytest
+from harness import Rig, wait_for
+from machine import MARKS
+from snapshot import Snapshot
+from test_driver_fresh import is_one
+
+pytestmark = MARKS
+HOST = "gpu02"
+_PROFILE = "profiles/rehearsal-h100x8"
+_OLD = {_PROFILE: {"driver": {"branch": 535, "kernel_module": "open"}}}
+_NEW = {_PROFILE: {"driver": {"branch": 580}}, "rollout": {"allow_reboot": True}}
+
+
+@pytest.fixture(scope="module")
+def moving(gpu_rig: Rig) -> Iterator[tuple[Rig, Snapshot, float]]:
+    """Return the lab whose host is to go from 535 to 580, what a run leaves that nothing interrupts, and its length."""
+    rig = gpu_rig
+    rig.put_back(HOST, "fresh")
+    with rig.settings_of("interrupted-old", _OLD):
+        assert rig.pyinfra(HOST).status == 0
+        rig.keep(HOST, "old")
+    with rig.settings_of("interrupted-new", _NEW):
+        begun = monotonic()
+        run = rig.pyinfra(HOST)
+        assert run.status == 0, run.said
+        yield rig, rig.snapshot(HOST), monotonic() - begun
+
+
+def _strike(rig: Rig, after: float, blow: object) -> list[str]:
+    """Begin the move from 535 and strike after so many seconds; return what differs then from before."""
+    rig.put_back(HOST, "old")
+    old = rig.snapshot(HOST)
+    child = rig.start(rig.pyinfra_argv(HOST))
+    try:
+        child.wait(after)
+        pytest.fail("the run was at its end before it was struck")
+    except TimeoutExpired:
+        blow(child)  # type: ignore[operator]
+    rig.finish(child, 240)
+    return sorted(old.difference(rig.snapshot(HOST)))
+
+
+def _is_as_after_a_clean_run(rig: Rig, clean: Snapshot, struck: list[str]) -> None:
+    run = rig.pyinfra(HOST, timeout=600)
+    assert run.status == 0, f"{struck[:5]}\n{run.said}"
+    left = clean.difference(rig.snapshot(HOST))
+    assert not left, f"{struck[:5]}\n{left}"
+    is_one(rig, HOST, "580.126.16", 8, "Dual MIT/GPL")
+    rig.nothing_to_change(HOST)
+
+
+@pytest.mark.soak(sample=2)
+@pytest.mark.parametrize("moment", range(10))
+def test_killed(moving: tuple[Rig, Snapshot, float], seed: str, moment: int) -> None:
+    rig, clean, duration = moving
+    # What comes before the first command only looks: the moments are those of the rest.
+    share = 0.3 + 0.65 * (moment + random.Random(f"{seed} driver {moment}").random()) / 10
+    struck = _strike(rig, duration * share, lambda child: os.killpg(child.pid, signal.SIGKILL))
+    _is_as_after_a_clean_run(rig, clean, struck)
+
+
+@pytest.mark.soak(sample=1)
+@pytest.mark.parametrize("moment", range(5))
+def test_power_lost(moving: tuple[Rig, Snapshot, float], seed: str, moment: int) -> None:
+    rig, clean, duration = moving
+
+    def blow(child: Popen[str]) -> None:
+        rig.lab.crash(HOST)
+        child.wait(120)
+        rig.lab.start(HOST)
+
+    share = 0.35 + 0.35 * (moment + random.Random(f"{seed} driver power {moment}").random()) / 5
+    _is_as_after_a_clean_run(rig, clean, _strike(rig, duration * share, blow))
+
+
+def test_cable_cut(moving: tuple[Rig, Snapshot, float], seed: str) -> None:
+    rig, clean, duration = moving
+    share = random.Random(f"{seed} driver cable").uniform(0.35, 0.7)
+    struck = _strike(rig, duration * share, lambda _: rig.lab.cut(HOST))
+    rig.lab.mend(HOST)
+    _is_as_after_a_clean_run(rig, clean, struck)
+
+
+def test_a_lock_that_is_held_is_waited_for(moving: tuple[Rig, Snapshot, float]) -> None:
+    rig, clean, _ = moving
+    rig.put_back(HOST, "old")
+    hold = (
+        "import fcntl, time; f = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(f, fcntl.LOCK_EX);"
+        " open('/run/held', 'w').close(); time.sleep(12)"
+    )
+    rig.sh(HOST, f'setsid python3 -c "{hold}" >/dev/null 2>&1 &')
+    wait_for(lambda: (rig.lab.root(HOST) / "run/held").exists(), 20, "the lock is held")
+    _is_as_after_a_clean_run(rig, clean, [])
