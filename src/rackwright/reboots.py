@@ -63,7 +63,7 @@ class RebootCommand(PyinfraCommand):
                     host, "not rebooted: it does not say its boot_id", "see whether it answers, then run again"
                 )
             host.log("reboots")
-            host.run_shell_command(_GO, print_output=False, print_input=False, **connector_arguments)
+            host.run_shell_command(_GO, print_output=False, print_input=state.print_input, **connector_arguments)
             if _comes_back(host, before, connector_arguments, self.reboot.timeout_s):
                 host.log("is back")
                 return True

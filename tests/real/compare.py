@@ -23,11 +23,12 @@ TITLES = {
     "nvidia_services.proof": "NVIDIA: proof",
 }
 _LISTS = "/var/lib/apt/lists/"
+_BY_DKMS = re.compile(r"/var/lib/dkms(/|$)|/usr/lib/modules/[^/]+/(updates(/|$)|modules\.)")
 # Who unpacks a package writes these too: dpkg's list of its files, the linker's cache, and what maintainer scripts do:
 # CUDA's the alternatives `cuda` and `cuda-12`; the driver's the modules that dkms builds, and its services' links.
 _BY_PACKAGES = re.compile(
     r"/var/lib/dpkg/(info|alternatives|tmp\.ci|updates)(/|$)|/etc/ld\.so\.cache$|/(usr/local|etc/alternatives)/cuda(-\d+)?$"
-    r"|/var/lib/dkms(/|$)|/usr/lib/modules/[^/]+/(updates(/|$)|modules\.)"
+    rf"|{_BY_DKMS.pattern}"
     r"|/etc/systemd/system/multi-user\.target\.wants/nvidia-"
 )
 
@@ -121,6 +122,8 @@ def _files(changes: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapsh
             elif command["run"][0] == "mv":
                 for path in command["run"][-2:]:
                     touched(path, change)
+            elif command["run"][:2] == ["dkms", "autoinstall"]:
+                explained |= {path for path in done if _BY_DKMS.match(path)}
             elif command["run"][:2] in (["systemctl", "enable"], ["systemctl", "disable"]):
                 wants = re.compile(rf"/etc/systemd/system/[^/]+\.wants(/{re.escape(command['run'][-1])})?$")
                 explained |= {path for path in done if wants.match(path)}

@@ -50,7 +50,8 @@ FAULTS: tuple[Fault, ...] = (
     _fixed("set-older-reboot", f"{_APT} install {_OLDER} nvidia-firmware-580-580.126.16-"),
     _fixed("meta-that-follows-the-latest", f"{_APT} install nvidia-open-580"),
     _fixed("pinning-package", f"{_APT} install nvidia-driver-pinning-595",
-           f"{_P}/nvidia-driver-pinning-595.disabled", "package nvidia-driver-pinning-595"),
+           f"{_P}/nvidia-driver-pinning-595.disabled", "package nvidia-driver-pinning-595",
+           "/var/lib/dpkg/info/nvidia-driver-pinning-595.list"),
     _fixed("half-configured", "sed -i '/^Package: libnvidia-gl-580$/,/^$/s/^Status: .*/Status: hold ok"
            " half-configured/' /var/lib/dpkg/status"),
     _fixed("half-installed", "sed -i '/^Package: nvidia-utils-580$/,/^$/s/^Status: .*/Status: hold reinstreq"

@@ -1,4 +1,4 @@
-"""A run over driver and reboot that is killed, loses power or its cable: one more run gives the state of a clean one."""
+"""A run over driver and reboot that is killed, loses power or its cable: one more run gives the clean state."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def parse_processes(text: str) -> tuple[GpuProcess, ...]:
         before = found.get(int(pid))
         gpus = (*(before.gpus if before else ()), *((uuid,) if uuid else ()))
         found[int(pid)] = GpuProcess(
-            pid=int(pid), user=user, command=command[:200], gpus=tuple(dict.fromkeys(gpus)),
+            pid=int(pid), user=user, command=command.strip()[:200], gpus=tuple(dict.fromkeys(gpus)),
             container=container.group(1)[:12] if container else "",
         )  # fmt: skip
     return tuple(found.values())

@@ -88,7 +88,7 @@ def want(
     wanted_tools = sorted({*tools, *more})
     recorded = PINS.recorded(look)
     whole = driver_set.installed_set(installed, kind, debian=debian, tools=wanted_tools)
-    if whole is not None and not _fits(whole, branch, version, recorded):
+    if whole is not None and not _fits(whole, branch, version, recorded, installed):
         whole = None
     offer = None
     if whole is None:
@@ -133,13 +133,21 @@ def _persistenced(installed: Mapping[str, Package], offer: Repository | None) ->
     return {name: max(offered, key=debversion.key)} if offered else {}
 
 
-def _fits(whole: Mapping[str, str], branch: int, version: str, recorded: Mapping[str, str]) -> bool:
-    """Return whether an installed set is what is declared, and what our pins recorded of this branch."""
+def _fits(
+    whole: Mapping[str, str], branch: int, version: str, recorded: Mapping[str, str], installed: Mapping[str, Package]
+) -> bool:  # fmt: skip
+    """Return whether an installed set is what is declared.
+
+    For an open version that is any whole set of the branch. One that is not held, though, was moved by somebody since
+    our pins recorded another: that one is restored.
+    """
     upstream = debversion.upstream(next(iter(whole.values())))
     if driver_set.branch_of(upstream) != branch:
         return False
     if version != "latest-in-branch":
         return upstream == version
+    if all(installed[name].held for name in whole):
+        return True
     former = {debversion.upstream(exact) for name, exact in recorded.items() if name in whole}
     return not former or former == {upstream} or driver_set.branch_of(next(iter(former))) != branch
 
