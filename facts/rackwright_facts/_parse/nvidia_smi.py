@@ -10,7 +10,7 @@ from rackwright_facts._parse.model import Model
 
 # What a format is told by -> its parser; the first that fits.
 _FORMATS: tuple[tuple[str, Callable[[str], Model]], ...] = (
-    (r"<nvidia_smi_log>", nvidia_smi_xml.parse),
+    (r"\A\s*<\?xml|<nvidia_smi_log", nvidia_smi_xml.parse),
     (r"^=+NVSMI LOG=+\s*$", nvidia_smi_text.parse),
     (r"^\| NVIDIA-SMI \S+ +(Driver|KMD) Version:", nvidia_smi_lists.parse_table),
     (r"^NVIDIA-SMI version", nvidia_smi_lists.parse_version),
@@ -18,7 +18,9 @@ _FORMATS: tuple[tuple[str, Callable[[str], Model]], ...] = (
     (r"^GPU \d+: .*\(UUID: ", nvidia_smi_lists.parse_list),
     (r"^(\x1b\[[0-9;]*m)?\t(\x1b\[[0-9;]*m)?(GPU|NIC)\d+\t", nvidia_smi_lists.parse_topology),
     (r"^[a-z_]+[a-z_.]*( \[\S+\])?, ", nvidia_smi_csv.parse),
-)
+    (r"\A(name|index|uuid|serial|count|pstate|driver_version|vbios_version|[a-z_]+\.[A-Za-z_.]+)( \[\S+\])?$",
+     nvidia_smi_csv.parse),  # one column
+)  # fmt: skip
 
 
 def parse(text: str) -> Model:

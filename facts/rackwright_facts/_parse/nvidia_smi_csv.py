@@ -14,14 +14,15 @@ from rackwright_facts._parse.nvidia_smi_values import Missing
 _COLUMN = re.compile(r"^[A-Za-z][A-Za-z0-9_.]*( \[[A-Za-z%/]+\])?$")
 # Numbers that are names: an id, a version, a time of day.
 _TEXT = re.compile(
-    r"version|uuid|serial|name|timestamp|bus_id|id$|domain|^pci\.|inforom|pdi|vbios|pstate|mode|capabilit"
+    r"version|compute_cap|uuid|serial|name|timestamp|bus_id|id$|domain|^pci\.|inforom|pdi|vbios|pstate|mode|capabilit"
 )
 Cell = str | int | float | Missing
 
 
 def parse(text: str, columns: Sequence[str] | None = None) -> SmiCsv:
-    """Return the rows; without a header (`noheader`) the asked `columns` have to be given.
+    """Return the rows; without a header (`noheader`) the asked `columns` have to be given, in their order.
 
+    Columns are named with the unit that the header, or without one the cells, give: `memory.used [MiB]`.
     A row with another number of cells than the header is told in `unreadable`, and hides no other; so is a last row
     that may have been cut off. What is no such answer is a `ValueError`.
     """
@@ -30,13 +31,16 @@ def parse(text: str, columns: Sequence[str] | None = None) -> SmiCsv:
         line.strip() for line in lines if line.strip() and "," not in line and line.startswith(("WARNING", "Note"))
     ]
     rest = [line for line in lines if line.strip() and line.strip() not in notes]
-    if columns is None:
-        header = _cells(rest[0]) if rest else []
-        if not header or not all(map(_COLUMN.match, header)):
-            raise ValueError("no header of nvidia-smi --query-gpu in the first line")
-        columns, rest = header, rest[1:]
-    if not columns:
-        raise ValueError("no columns")
+    first = _cells(rest[0]) if rest else []
+    if columns is None or [_name(cell) for cell in first] == [_name(column) for column in columns]:
+        if not first or not all(map(_COLUMN.match, first)) or (len(rest) == 1 and not text.endswith("\n")):
+            raise ValueError("no whole header of nvidia-smi --query-gpu in the first line")
+        columns, rest = first, rest[1:]
+    else:
+        table = [cells for line in rest if len(cells := _cells(line)) == len(columns)]
+        columns = [_with_unit(name, [cells[at] for cells in table]) for at, name in enumerate(columns)]
+    if not columns or len(set(columns)) != len(columns):
+        raise ValueError("no columns, or one of them twice")
     rows: list[dict[str, Cell]] = []
     unreadable: list[str] = []
     for index, line in enumerate(rest):
@@ -49,6 +53,15 @@ def parse(text: str, columns: Sequence[str] | None = None) -> SmiCsv:
     if not rows and unreadable and len(unreadable) == len(rest):
         raise ValueError(f"no row has the header's {len(columns)} cells: {unreadable[0][:120]!r}")
     return SmiCsv(columns=tuple(columns), rows=tuple(rows), unreadable=tuple(unreadable), notes=tuple(notes))
+
+
+def _name(column: str) -> str:
+    return column.partition(" [")[0]
+
+
+def _with_unit(column: str, cells: Sequence[str]) -> str:
+    units = {match[1] for cell in cells if (match := re.fullmatch(r"-?[0-9.]+ ([A-Za-z%/]+)", cell))}
+    return f"{column} [{units.pop()}]" if len(units) == 1 and " [" not in column else column
 
 
 def _cells(line: str) -> list[str]:
@@ -66,7 +79,9 @@ def _cell(column: str, cell: str) -> Cell:
         number = values.real(cell, unit, "")
         if isinstance(number, Missing):
             return number
-        return int(number) if number.is_integer() and "." not in cell else number
+        if name.startswith("utilization.") and number > 100:
+            return values.error(cell)  # a driver's "no value" as a number
+        return int(number) if float(number).is_integer() and "." not in cell else number
     if _TEXT.search(name) or not re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,9})?", cell, flags=re.ASCII):
         return cell
     return float(cell) if "." in cell else int(cell)

@@ -13,6 +13,7 @@ from rackwright_facts._parse.gpu import (
     NvLink,
     NvLinks,
     NvLinkStatus,
+    Process,
     SmiFailure,
     SmiLog,
     SmiVersion,
@@ -45,52 +46,108 @@ def parse_list(text: str) -> SmiLog:
 
 
 _HEAD = re.compile(r"NVIDIA-SMI (\S+)\s+(?:Driver|KMD) Version: (\S+)\s+CUDA (?:UMD )?Version: (\S+)")
-_FIRST = re.compile(r"^\|\s+(\d+)\s+(\S.*?)\s+(On|Off|N/A|ERR!)\s+\|\s+([0-9A-Fa-f:.]+)\s+(\S+)\s+\|\s+(\S.*?)\s+\|$")
-_SECOND = re.compile(
-    r"^\|\s*(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s*/\s*(\S+)\s+\|\s+(\S+)\s*/\s*(\S+)\s+\|\s+(\S+)\s+(\S.*?)\s+\|$"
+_RULE = re.compile(r"[+|][-=+|]+[+|]")
+_FIRST = re.compile(r"\s*(\d+)\s+(\S.*?)\s+(\S+)\s*", re.ASCII)
+_SECOND = re.compile(r"\s*(\S+)\s+(\S+)\s+(\S+)\s+(\S.*?)\s+/\s+(\S.*?)\s*", re.ASCII)
+_MEMORY = re.compile(r"\s*(\S.*?)\s+/\s+(\S.*?)\s*", re.ASCII)
+_MIG_ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s*", re.ASCII)
+_PROCESS = re.compile(
+    r"\s*(\d+)\s+(?:(\d+|N/A)\s+(\d+|N/A)\s+)?(\d+)\s+([CGM+]+)\s+(\S.*?)\s+(\d+MiB|N/A)\s*", re.ASCII
 )
 
 
 def parse_table(text: str) -> SmiLog:
-    """Read the plain table of `nvidia-smi`; a GPU of which the second line is not there does not count."""
-    head = _HEAD.search(text)
-    if head is None:
+    """Read the plain table of `nvidia-smi`, which shortens long names; one without its end is a `ValueError`."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    at = next((number for number, line in enumerate(lines) if _HEAD.search(line)), None)
+    head = _HEAD.search(lines[at]) if at is not None else None
+    if at is None or head is None:
         raise ValueError("no head of nvidia-smi's table")
-    gpus: list[Gpu] = []
-    first: re.Match[str] | None = None
-    for line in text.splitlines():
-        found = _FIRST.match(line.rstrip())
-        if found:
-            first = found
-            continue
-        second = _SECOND.match(line.rstrip()) if first else None
-        if first and second:
-            gpus.append(_row(first, second))
-            first = None
+    notes = [line.strip() for line in lines if line.startswith("WARNING")]
+    gpus: dict[int, Gpu] = {}
+    block: list[list[str]] = []
+    section = "head"
+    for line in lines[at + 1 :]:
+        cells = line.strip("|").split("|")
+        if _RULE.fullmatch(line):
+            section = "gpus" if section == "head" and "=" in line else section
+            if block:
+                gpu = _row(block)
+                gpus[len(gpus) if gpu.index is None else gpu.index] = gpu
+                block = []
+        elif "MIG devices:" in line:
+            section = "mig"
+        elif "Processes:" in line:
+            section = "processes"
+        elif section == "gpus" and len(cells) == 3:
+            block.append(cells)
+        elif section == "mig" and (mig := _MIG_ROW.fullmatch(cells[0])) and int(mig[1]) in gpus:
+            gpu = gpus[int(mig[1])]
+            gpus[int(mig[1])] = gpu.model_copy(update={"mig_devices": (*gpu.mig_devices, _mig(mig, cells[1:]))})
+        elif section == "processes" and (process := _PROCESS.fullmatch(cells[0])) and int(process[1]) in gpus:
+            gpu = gpus[int(process[1])]
+            before = gpu.processes if isinstance(gpu.processes, tuple) else ()
+            gpus[int(process[1])] = gpu.model_copy(update={"processes": (*before, _process(process))})
+    table = [line for line in lines if line not in notes]
+    if block or not gpus or not _RULE.fullmatch(table[-1]):
+        raise ValueError("the table does not come to its end")
     return SmiLog(
-        driver_version=values.word(head.group(2)), cuda_version=values.word(head.group(3)), gpus=tuple(gpus)
-    )  # fmt: skip
+        driver_version=values.word(head.group(2)),
+        cuda_version=values.word(head.group(3)),
+        gpus=tuple(gpus.values()),
+        notes=tuple(notes),
+    )
 
 
-def _row(first: re.Match[str], second: re.Match[str]) -> Gpu:
-    index, name, persistence, bus_id, _, errors = first.groups()
-    fan, temperature, state, draw, limit, used, total, load, mode = second.groups()
+def _row(block: list[list[str]]) -> Gpu:
+    first = _FIRST.fullmatch(block[0][0])
+    second = _SECOND.fullmatch(block[1][0]) if len(block) > 1 else None
+    if first is None or second is None:
+        raise ValueError(f"a GPU of the table cannot be read: {'|'.join(block[0]).strip()[:120]!r}")
+    index, name, persistence = first.groups()
+    fan, temperature, state, draw, limit = second.groups()
+    memory, load = _MEMORY.fullmatch(block[1][1]), block[1][2].split(None, 1)
+    errors, mig = block[0][2].strip(), block[2][2].strip() if len(block) > 2 else ""
+    # "Off" stands where ECC is switched off, in place of a number.
+    off = Missing(kind="not_available", text=errors) if errors == "Off" else None
     return Gpu(
         index=int(index),
-        name=name,  # cut off by the table where it is long
+        name=name,
         persistence_mode={"On": "Enabled", "Off": "Disabled"}.get(persistence) or values.word(persistence),
-        bus_id=values.bus_id(bus_id),
-        ecc=Ecc(volatile=EccCounts(uncorrected=None if errors == "Off" else values.count(errors))),
-        fan_pct=values.percent(fan.replace("%", " %")),
-        temperature_c=values.celsius(temperature.replace("C", " C")),
+        bus_id=values.bus_id(block[0][1].split()[0] if block[0][1].split() else ""),
+        ecc=Ecc(volatile=EccCounts(uncorrected=off or values.count(errors))),
+        fan_pct=values.fan(fan),
+        temperature_c=values.celsius(temperature),
         performance_state=values.word(state),
-        power_draw_w=values.watts(draw.replace("W", " W")),
-        power_limit_w=values.watts(limit.replace("W", " W")),
-        memory_used_mib=values.mib(used.replace("MiB", " MiB")),
-        memory_total_mib=values.mib(total.replace("MiB", " MiB")),
-        utilization_gpu_pct=values.percent(load.replace("%", " %")),
-        compute_mode=values.word(mode),
+        power_draw_w=values.watts(draw),
+        power_limit_w=values.watts(limit),
+        memory_used_mib=values.mib(memory[1]) if memory else values.error(block[1][1]),
+        memory_total_mib=values.mib(memory[2]) if memory else values.error(block[1][1]),
+        utilization_gpu_pct=values.percent(load[0]) if load else None,
+        compute_mode=values.word(load[1]) if len(load) > 1 else None,
+        mig_mode_current=values.word(mig) if mig else None,
     )
+
+
+def _mig(match: re.Match[str], cells: list[str]) -> MigDevice:
+    _, instance, compute, index = (int(part) for part in match.groups())
+    memory = _MEMORY.fullmatch(cells[0]) if cells else None
+    return MigDevice(
+        index=index,
+        gpu_instance_id=instance,
+        compute_instance_id=compute,
+        memory_used_mib=values.mib(memory[1]) if memory else None,
+        memory_total_mib=values.mib(memory[2]) if memory else None,
+    )
+
+
+def _process(match: re.Match[str]) -> Process:
+    _, instance, compute, pid, kind, name, memory = match.groups()
+    return Process(
+        pid=int(pid), type=kind, name=name, used_memory_mib=values.mib(memory),
+        gpu_instance_id=values.count(instance) if instance else None,
+        compute_instance_id=values.count(compute) if compute else None,
+    )  # fmt: skip
 
 
 def parse_nvlink(text: str) -> NvLinkStatus:
@@ -114,7 +171,8 @@ def parse_nvlink(text: str) -> NvLinkStatus:
     return NvLinkStatus(gpus=tuple(gpus))
 
 
-_PATH = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS")
+_PATH = re.compile(r"X|N/A|NV\d+|PIX|PXB|PHB|NODE|SYS|PSB|C2C", re.ASCII)
+_AFFINITIES = {"CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity", "GPU NUMA ID": "gpu_numa_id"}
 
 
 def parse_topology(text: str) -> Topology:
@@ -125,7 +183,7 @@ def parse_topology(text: str) -> Topology:
     peers = [cell for cell in header[1:] if re.fullmatch(r"(GPU|NIC)\d+|mlx\S+", cell)]
     if not peers:
         raise ValueError("no header of nvidia-smi topo -m")
-    more = [cell for cell in header[1:] if cell and cell not in peers]
+    more = [cell for cell in header[1:] if cell in _AFFINITIES]
     rows = []
     for line in lines[1:]:
         name, *cells = (cell.strip() for cell in line.split("\t"))
@@ -134,24 +192,21 @@ def parse_topology(text: str) -> Topology:
         paths = dict(zip(peers, cells, strict=False))
         if len(paths) != len(peers) or not all(map(_PATH.fullmatch, paths.values())):
             raise ValueError(f"not a row of nvidia-smi topo -m: {line[:120]!r}")
-        rest = dict(zip(more, [cell for cell in cells[len(peers) :] if cell], strict=False))
-        rows.append(
-            TopologyRow(
-                name=name, paths=paths, cpu_affinity=_word(rest, "CPU Affinity"),
-                numa_affinity=_word(rest, "NUMA Affinity"), gpu_numa_id=_word(rest, "GPU NUMA ID"),
-            )
-        )  # fmt: skip
-    nics = dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", plain, re.MULTILINE))
+        rest = [cell for cell in cells[len(peers) :] if cell]
+        told = {_AFFINITIES[one]: values.word(cell) for one, cell in zip(more, rest, strict=False)}
+        if rest and len(rest) != len(more):  # some are empty, and the tabs between them do not tell which
+            told = {_AFFINITIES[one]: values.error(" ".join(rest)) for one in more}
+        rows.append(TopologyRow(name=name, paths=paths, **told))
+    if len(rows) != len(peers) or (len(lines) == len(rows) + 1 and not text.endswith("\n")):
+        raise ValueError("the matrix does not come to its end")
+    nics = dict(re.findall(r"^\s*(NIC\d+): (\S+)[^\S\n]*\n", plain, re.MULTILINE))
     return Topology(rows=tuple(rows), nics=nics)
-
-
-def _word(cells: dict[str, str], name: str) -> str | Missing | None:
-    return values.word(cells[name]) if name in cells else None
 
 
 def parse_version(text: str) -> SmiVersion:
     """Read `nvidia-smi --version`; from 610 on the driver's version stands at "KMD version"."""
-    lines = (line.partition(":") for line in text.splitlines())
+    whole = text if text.endswith("\n") else text[: text.rfind("\n") + 1]  # a last line without an end is cut off
+    lines = (line.partition(":") for line in whole.splitlines())
     said = {name.strip().lower(): values.word(value) for name, colon, value in lines if colon}
     if "nvidia-smi version" not in said:
         raise ValueError("no NVIDIA-SMI version in the text")
@@ -168,11 +223,13 @@ _FAILURES: tuple[tuple[str, str], ...] = (
     (r"version mismatch", "version_mismatch"),
     (r"couldn't communicate with the NVIDIA driver|Driver Not Loaded", "driver_not_loaded"),
     (r"No devices were found", "no_devices"),
-    (r"GPU is lost", "gpu_lost"),
+    (r"GPU is lost|Unable to determine the device handle", "gpu_lost"),
     (r"couldn't find libnvidia-ml|NVML Shared Library Not Found|libnvidia-ml\.so", "library_missing"),
-    (r"Insufficient Permissions|[Rr]oot|privileges", "not_root"),
-    (r"Failed to initialize NVML|NVIDIA-SMI has failed|Unable to determine the device handle", "other"),
+    (r"Insufficient [Pp]ermissions|[Pp]ermission denied|\b[Rr]oot\b|privileges", "not_root"),
+    (r"Failed to initialize NVML|NVIDIA-SMI has failed", "other"),
 )
+# Where the text tells nothing: the exit status (`man nvidia-smi`, RETURN VALUE).
+_BY_STATUS = {4: "not_root", 6: "no_devices", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost"}
 
 
 def failure(text: str, exit_status: int | None = None) -> SmiFailure:
@@ -184,7 +241,7 @@ def failure(text: str, exit_status: int | None = None) -> SmiFailure:
     lost = re.search(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", text)
     address = values.bus_id(lost.group(1)) if lost else None
     return SmiFailure(
-        kind=kind or "other",  # type: ignore[arg-type]
+        kind=kind or _BY_STATUS.get(exit_status or 0, "other"),  # type: ignore[arg-type]
         text=text.strip(),
         exit_status=exit_status,
         library_version=library.group(1) if library else None,

@@ -95,9 +95,12 @@ def parse(text: str) -> SmiLog:
     lines = body.splitlines() if body.endswith("\n") else body.splitlines()[:-1]
     head: dict[str, str] = {}
     gpus: list[tuple[str, list[str]]] = []
+    notes = text[: banner.start()].splitlines()
     for line in lines:
         found = _GPU.match(line.rstrip())
-        if found:
+        if line.startswith("WARNING"):
+            notes.append(line)  # WARNING: infoROM is corrupted at gpu 0000:1b:00.0, after the last of them
+        elif found:
             gpus.append((found.group(1), []))
         elif gpus:
             gpus[-1][1].append(line)
@@ -111,7 +114,7 @@ def parse(text: str) -> SmiLog:
         cuda_version=values.word(head["cuda version"]) if "cuda version" in head else None,
         attached_gpus=values.count(head["attached gpus"]) if "attached gpus" in head else None,
         gpus=tuple(nvidia_smi_xml.gpu_of(_element(bus_id, body)) for bus_id, body in gpus),
-        notes=tuple(line.strip() for line in text[: banner.start()].splitlines() if line.strip()),
+        notes=tuple(line.strip() for line in notes if line.strip()),
     )
 
 

@@ -66,7 +66,7 @@ _BEGINNINGS: dict[str, Kind] = {
 
 # NVML's "no value" of 32 and 64 bits, which drivers print as a number (nvml.h: NVML_VALUE_NOT_AVAILABLE).
 _SENTINELS = frozenset({2**32 - 1, 2**63 - 1, 2**64 - 1})
-_NUMBER = re.compile(r"(-?[0-9]{1,19}(?:\.[0-9]{1,9})?) ?([A-Za-z%][A-Za-z%/()]*)?", re.ASCII)
+_NUMBER = re.compile(r"(-?[0-9]{1,20}(?:\.[0-9]{1,9})?) ?([A-Za-z%][A-Za-z%/()]*)?", re.ASCII)
 
 # Bits of clocks_event_reasons.active, before 535 clocks_throttle_reasons.active (nvml.h: nvmlClocksEventReason*).
 _CLOCK_REASON_BITS = {
@@ -93,7 +93,7 @@ def missing(text: str) -> Missing | None:
     shown = text.strip()
     word = shown[1:-1].strip() if shown.startswith("[") and shown.endswith("]") else shown
     word = " ".join(word.lower().rstrip(".").split())
-    kind = _WORDS.get(word)
+    kind: Kind | None = _WORDS.get(word)
     if kind is None:
         kind = next((kind for beginning, kind in _BEGINNINGS.items() if word.startswith(beginning)), None)
     return None if kind is None else Missing(kind=kind, text=shown)
@@ -115,24 +115,27 @@ def flag(text: str) -> bool | Missing:
     return (missing(text) or error(text)) if said is None else said
 
 
-def real(text: str, *units: str) -> float | Missing:
-    """Return a number that carries one of `units`; without `units` it must carry none."""
+def _digits(text: str, units: tuple[str, ...]) -> str | Missing:
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
         none = text.strip().lower() == "none"
         return missing(text) or (Missing(kind="not_available", text=text.strip()) if none else error(text))
     number, unit = match.groups()
-    if (unit or "") not in (units or ("",)) or float(number) in _SENTINELS:
-        return error(text)
-    return float(number)
+    return error(text) if (unit or "") not in units or int(number.split(".")[0]) in _SENTINELS else str(number)
+
+
+def real(text: str, *units: str) -> float | Missing:
+    """Return a number that carries one of `units`; without `units` it must carry none."""
+    digits = _digits(text, units or ("",))
+    return digits if isinstance(digits, Missing) else float(digits)
 
 
 def whole(text: str, *units: str) -> int | Missing:
     """Return a whole number that carries one of `units`; without `units` it must carry none."""
-    number = real(text, *units)
-    if isinstance(number, Missing):
-        return number
-    return error(text) if "." in text else int(text.strip().split(" ")[0].rstrip("".join(units)))
+    digits = _digits(text, units or ("",))
+    if isinstance(digits, Missing):
+        return digits
+    return error(text) if "." in digits else int(digits)
 
 
 def count(text: str) -> int | Missing:
@@ -166,6 +169,11 @@ def percent(text: str) -> int | Missing:
     """Return a share of 0 to 100 in %; what is above is a driver's mistake, not a utilization."""
     number = whole(text, "%")
     return error(text) if not isinstance(number, Missing) and not 0 <= number <= 100 else number
+
+
+def fan(text: str) -> int | Missing:
+    """Return a fan's speed in % of the intended one, which it may exceed (`man nvidia-smi`)."""
+    return whole(text, "%")
 
 
 def lanes(text: str) -> int | Missing:

@@ -49,10 +49,7 @@ def parse(text: str) -> SmiLog:
     if end < 0:
         raise ValueError("the log does not come to its end")
     end += len(_ROOT) + 3
-    try:
-        root = ElementTree.fromstring(body[:end])  # noqa: S314 -- entities were refused above
-    except (ElementTree.ParseError, ValueError) as error:
-        raise ValueError(f"not the XML of nvidia-smi: {error}") from None
+    root = _root(body[:end])
     if root.tag != _ROOT:
         raise ValueError(f"not a log of nvidia-smi: {root.tag}")
     notes = (*text[:start].splitlines(), *body[end:].splitlines())
@@ -63,6 +60,23 @@ def parse(text: str) -> SmiLog:
         gpus=tuple(map(gpu_of, root.findall("gpu"))),
         notes=tuple(line.strip() for line in notes if line.strip()),
     )
+
+
+def _root(document: str) -> Element:
+    try:
+        return ElementTree.fromstring(document)  # noqa: S314 -- entities were refused before
+    except (ElementTree.ParseError, ValueError) as error:
+        # The name of a process is its user's own bytes: one that is not escaped must not hide the GPUs.
+        mended = re.sub(r"(?<=<process_name>)[^\n]*(?=</process_name>)", lambda name: _escaped(name[0]), document)
+        try:
+            return ElementTree.fromstring(mended)  # noqa: S314 -- as above
+        except (ElementTree.ParseError, ValueError):
+            raise ValueError(f"not the XML of nvidia-smi: {error}") from None
+
+
+def _escaped(name: str) -> str:
+    printable = re.sub(r"[\x00-\x1f\ud800-\udfff\ufffe\uffff]", "\ufffd", name)
+    return re.sub(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]+);)", "&amp;", printable).replace("<", "&lt;")
 
 
 def _read(element: Element | None, reader: Callable[[str], T | Missing], *paths: str) -> T | Missing | None:
@@ -123,7 +137,7 @@ def gpu_of(gpu: Element) -> Gpu:
         bar1_used_mib=mib("bar1_memory_usage/used"),
         utilization_gpu_pct=_read(gpu, values.percent, "utilization/gpu_util"),
         utilization_memory_pct=_read(gpu, values.percent, "utilization/memory_util"),
-        fan_pct=_read(gpu, values.percent, "fan_speed"),
+        fan_pct=_read(gpu, values.fan, "fan_speed"),
         temperature_c=_read(gpu, values.celsius, "temperature/gpu_temp"),
         memory_temperature_c=_read(gpu, values.celsius, "temperature/memory_temp"),
         temperature_limits=_limits(gpu.find("temperature")),
@@ -201,9 +215,11 @@ def _reasons(gpu: Element) -> ClockReasons | Missing | None:
     if len(block) == 0:
         return values.missing(block.text or "") or values.error(block.text or "")
     active, unreadable = [], []
-    for reason in block:
-        said = values.flag(reason.text or "")
-        name = values.clock_reason(reason.tag)
+    told = [(values.clock_reason(reason.tag), values.flag(reason.text or "")) for reason in block]
+    lacking = [said for _, said in told if isinstance(said, Missing)]
+    if len(lacking) == len(told):
+        return lacking[0]  # of none of them it is known: that is not "none is active"
+    for name, said in told:
         if said is True:
             active.append(name)
         elif isinstance(said, Missing) and said.kind == "error":
@@ -249,10 +265,12 @@ def _counts(gpu: Element, period: str) -> EccCounts:
 
 
 def _retired(gpu: Element) -> RetiredPages:
+    # One driver prints both words for the same thing: a page waits when either says so.
+    words = [_read(gpu, values.flag, f"retired_pages/pending_{word}") for word in ("retirement", "blacklist")]
     return RetiredPages(
         single_bit=_read(gpu, values.count, "retired_pages/multiple_single_bit_retirement/retired_count"),
         double_bit=_read(gpu, values.count, "retired_pages/double_bit_retirement/retired_count"),
-        pending=_read(gpu, values.flag, "retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+        pending=True if True in words else values.first(words),
     )
 
 
