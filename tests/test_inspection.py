@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from rackwright.inspection import COLUMNS, Host, rows, to_json
-from rackwright_facts._parse.gpu import Ecc, EccCounts, Fabric, Gpu, Pcie, RemappedRows, SmiLog
+from rackwright_facts._parse.gpu import (
+    Ecc,
+    EccCounts,
+    Fabric,
+    Gpu,
+    NvLink,
+    NvLinks,
+    NvLinkStatus,
+    Pcie,
+    RemappedRows,
+    SmiLog,
+)
 from rackwright_facts._parse.model import Reading
 from rackwright_facts._parse.nvidia_smi_values import Missing
 from rackwright_facts._parse.pci import PciDevice
@@ -92,3 +103,19 @@ def test_errors_are_shown_and_what_is_not_offered_is_a_dash() -> None:
                memory_used_mib=Missing(kind="unsupported", text="[Not Supported]"))  # fmt: skip
     (row,) = rows([_host("gpu01", gpu)])
     assert (row.cells[_column("temp C")], row.cells[_column("memory MiB")]) == ("[Unknown Error]", "-/81559")
+
+
+def test_links_that_are_down_are_counted() -> None:
+    up, down = (
+        NvLink(link=0, speed_gb_s=25.0),
+        NvLink(link=1, speed_gb_s=Missing(kind="not_available", text="inactive")),
+    )
+    links = NvLinkStatus(
+        gpus=tuple(
+            NvLinks(index=index, name="x", uuid=f"GPU-{index}", links=(up, second))
+            for index, second in enumerate((up, up, down))
+        )
+    )
+    one = _host("gpu01", *(_gpu(index, uuid=f"GPU-{index}") for index in range(3)))
+    found = rows([Host(one.name, one.gpus, one.pci, links=Reading.ok(links))])
+    assert [row.shown()[_column("nvlink")] for row in found] == ["2/2", "2/2", "1/2 *"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rackwright_facts._parse import nvidia_smi_xml
-from rackwright_facts._parse.gpu import SmiLog
+from rackwright_facts._parse import nvidia_smi_lists, nvidia_smi_xml
+from rackwright_facts._parse.gpu import NvLinkStatus, SmiLog
 from rackwright_facts.look import Section, SectionFact
 
 # A call that hangs in the driver cannot be killed, and each further one would hang beside it: so none is begun while
@@ -29,6 +29,22 @@ GPUS: Section[SmiLog] = Section(
     parse=lambda data: nvidia_smi_xml.parse(data.decode(errors="replace")),
     timeout_s=40,
 )
+
+
+NVLINKS: Section[NvLinkStatus] = Section(
+    key="gpu.nvlinks",
+    command="command -v nvidia-smi >/dev/null || exit 127; timeout -k 2 20 nvidia-smi nvlink -s",
+    parse=lambda data: nvidia_smi_lists.parse_nvlink(data.decode(errors="replace")),
+    timeout_s=30,
+)
+
+
+class NvLinks(SectionFact):
+    """Reading of the `NvLinkStatus`."""
+
+    def command(self) -> str:
+        """One section, no arguments."""
+        return self.ask(NVLINKS)
 
 
 class Gpus(SectionFact):

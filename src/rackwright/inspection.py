@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackwright_facts._parse.gpu import Gpu, SmiLog
+from rackwright_facts._parse.gpu import Gpu, NvLinks, NvLinkStatus, SmiLog
 from rackwright_facts._parse.model import Reading
 from rackwright_facts._parse.nvidia_smi_values import Missing
 from rackwright_facts._parse.pci import PciDevice
@@ -27,7 +27,8 @@ class Column:
 COLUMNS = (
     Column("host"), Column("gpu"), Column("model", True), Column("driver", True), Column("cuda", True),
     Column("vbios", True), Column("memory MiB"), Column("temp C"), Column("power W"), Column("ecc", True),
-    Column("uncorrected", True), Column("pcie", True), Column("fabric", True), Column("note"),
+    Column("uncorrected", True), Column("pcie", True), Column("nvlink", True), Column("fabric", True),
+    Column("note"),
 )  # fmt: skip
 
 
@@ -51,6 +52,7 @@ class Host:
     gpus: Reading[SmiLog]
     pci: Reading[tuple[PciDevice, ...]]
     failure: str = ""
+    links: Reading[NvLinkStatus] = field(default_factory=lambda: Reading(status="not_asked"))
 
 
 def rows(hosts: Sequence[Host]) -> list[Row]:
@@ -83,7 +85,8 @@ def _host(host: Host) -> list[tuple[str, ...]]:
             why = lines[-1] if lines else host.gpus.status
         count = f"{len(on_bus)} GPUs on the PCI bus: " if on_bus else ""
         return [_note(host.name, count + why)]
-    found = [_gpu(host.name, index, gpu, log) for index, gpu in enumerate(log.gpus)]
+    links = {one.uuid: one for one in (host.links.value.gpus if host.links.value else ())}
+    found = [_gpu(host.name, index, gpu, log, links.get(str(gpu.uuid))) for index, gpu in enumerate(log.gpus)]
     unseen = sorted(on_bus - {str(gpu.bus_id) for gpu in log.gpus})
     found += [_note(host.name, f"{address} is on the bus, not seen by the driver") for address in unseen]
     return found or [_note(host.name, "no GPU")]
@@ -93,7 +96,7 @@ def _note(name: str, text: str) -> tuple[str, ...]:
     return (name, *("-" for _ in COLUMNS[1:-1]), text)
 
 
-def _gpu(host: str, index: int, gpu: Gpu, log: SmiLog) -> tuple[str, ...]:
+def _gpu(host: str, index: int, gpu: Gpu, log: SmiLog, links: NvLinks | None) -> tuple[str, ...]:
     pcie = gpu.pcie
     notes = [*_notes(gpu)]
     return (
@@ -109,9 +112,20 @@ def _gpu(host: str, index: int, gpu: Gpu, log: SmiLog) -> tuple[str, ...]:
         _text(gpu.ecc.mode_current),
         _text(gpu.ecc.volatile.uncorrected),
         f"{_text(pcie.generation_max)}x{_text(pcie.width_current)}",
+        _links(links),
         _text(gpu.fabric.state),
         "; ".join(notes) or "-",
     )
+
+
+def _links(links: NvLinks | None) -> str:
+    """Return how many NVLinks are up of how many there are."""
+    if links is None or not (links.links or links.all_inactive):
+        return "-"
+    if links.all_inactive:
+        return "all down"
+    up = sum(1 for link in links.links if not isinstance(link.speed_gb_s, Missing))
+    return f"{up}/{len(links.links)}"
 
 
 def _notes(gpu: Gpu) -> list[str]:
@@ -142,7 +156,12 @@ def to_json(hosts: Sequence[Host]) -> dict[str, Any]:
     return {
         "schema": 1,
         "hosts": {
-            host.name: {"failure": host.failure, "gpus": host.gpus.to_json(), "pci": host.pci.to_json()}
+            host.name: {
+                "failure": host.failure,
+                "gpus": host.gpus.to_json(),
+                "pci": host.pci.to_json(),
+                "nvlinks": host.links.to_json(),
+            }
             for host in hosts
         },
     }

@@ -65,14 +65,7 @@ def test_secure_boot_without_an_enrolled_key(alone: Rig) -> None:
 
 def test_packages_of_another_origin(alone: Rig) -> None:
     alone.put_back("gpu01", "fresh")
-    alone.sh(
-        "gpu01",
-        r"""d=$(mktemp -d); mkdir -p $d/p/DEBIAN
-printf 'Package: nvidia-utils-535\nVersion: 535.183.01-0ubuntu0.22.04.1\nArchitecture: amd64\nDescription: x\n' \
-  >$d/p/DEBIAN/control
-echo 'Maintainer: Ubuntu Core Developers <ubuntu-devel-discuss@lists.ubuntu.com>' >>$d/p/DEBIAN/control
-dpkg-deb -b $d/p $d/p.deb >/dev/null; dpkg -i $d/p.deb""",
-    )
+    alone.lab.fault("gpu01", "foreign_packages")
     _refused(alone, "a driver from another origin is installed: nvidia-utils-535", "apt-get purge nvidia-utils-535")
 
 

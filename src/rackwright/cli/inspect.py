@@ -15,7 +15,7 @@ from rackwright import inspection, report_table
 from rackwright.inventories import open_inventory
 from rackwright.plan import looks
 from rackwright_facts._parse.model import Reading
-from rackwright_facts.gpu import GPUS
+from rackwright_facts.gpu import GPUS, NVLINKS
 from rackwright_facts.look import Look
 from rackwright_facts.pci import PCI
 
@@ -44,11 +44,11 @@ def inspect(inventory: str | None, limit: Sequence[str], as_json: bool, watch: f
 
 def _hosts(inventory: Inventory, limit: Sequence[str]) -> list[inspection.Host]:
     found = []
-    for seen in looks(inventory, (GPUS, PCI), limit=limit):
+    for seen in looks(inventory, (GPUS, PCI, NVLINKS), limit=limit):
         failure = seen.refusal.what if seen.refusal else ""
         unknown: Reading[object] = Reading(status="not_asked")
-        look = seen.look if not failure else Look({GPUS.key: unknown, PCI.key: unknown})
-        found.append(inspection.Host(seen.name, look[GPUS], look[PCI], failure))
+        look = seen.look if not failure else Look(dict.fromkeys((GPUS.key, PCI.key, NVLINKS.key), unknown))
+        found.append(inspection.Host(seen.name, look[GPUS], look[PCI], failure, look[NVLINKS]))
     return found
 
 

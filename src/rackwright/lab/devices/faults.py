@@ -18,6 +18,7 @@ KINDS: Mapping[str, str] = {
     "fabricmanager_version": "fabric manager is another version than the module (version=V)",
     "ecc_errors": "a GPU counts memory errors (gpu=INDEX corrected=N uncorrected=N)",
     "runfile": "files that a .run driver leaves (version=V)",
+    "foreign_packages": "a package of the distribution's own driver is installed",
     "row_remap_pending": "a GPU has a row to remap at the next boot (gpu=INDEX)",
     "row_remap_failure": "a GPU could not remap a row (gpu=INDEX)",
     "thermal": "a GPU is too hot and slows down (gpu=INDEX)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 from . import faults
 from .catalogue import JSON
@@ -12,6 +13,7 @@ from .modfile import module_file, read_module
 from .show import older, publish, seen_modules
 from .state import Answer, Machine, fail, write
 
+_FOREIGN = "nvidia-utils-535"
 _RUNFILE = "/var/log/nvidia-installer.log"
 # Tells the module file that a fault put there from one that a package owns.
 _SIGNER = "rehearsal fault"
@@ -127,7 +129,9 @@ def _secure_boot(machine: Machine) -> None:
 
 
 def _leave_files(machine: Machine, kind: str, hardware: JSON, *, begins: bool) -> None:
-    if kind == "nouveau":
+    if kind == "foreign_packages":
+        _foreign_package(begins=begins)
+    elif kind == "nouveau":
         _nouveau(machine, hardware, begins=begins)
     elif kind == "runfile":
         version = (hardware["faults"].get(kind) or {}).get("version", "550.54.14")
@@ -147,6 +151,26 @@ def _leave_files(machine: Machine, kind: str, hardware: JSON, *, begins: bool) -
                 write(machine.path(name), content, mode)
         else:
             _take_away_runfile(machine)
+
+
+def _foreign_package(*, begins: bool) -> None:
+    """Install, by the host's own dpkg, a package as Ubuntu's archive names and marks it; or remove it."""
+    import subprocess
+    import tempfile
+
+    if not begins:
+        subprocess.run(["dpkg", "--purge", _FOREIGN], capture_output=True, check=False)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        control = (
+            f"Package: {_FOREIGN}\nVersion: 535.183.01-0ubuntu0.22.04.1\nArchitecture: amd64\n"
+            "Maintainer: Ubuntu Core Developers <ubuntu-devel-discuss@lists.ubuntu.com>\n"
+            "Description: rehearsal stand-in\n"
+        )
+        write(Path(folder) / "package/DEBIAN/control", control)
+        deb = f"{folder}/package.deb"
+        subprocess.run(["dpkg-deb", "-b", f"{folder}/package", deb], capture_output=True, check=True)
+        subprocess.run(["dpkg", "-i", deb], capture_output=True, check=True)
 
 
 def _take_away_runfile(machine: Machine) -> None:
