@@ -5,7 +5,7 @@ pyinfra inventories/cluster.py deploys/cuda.py -y
 
 from pyinfra.context import host
 
-from rackwright.operations import cuda, distribution, nvidia, nvidia_services, packages
+from rackwright.operations import cuda, distribution, kernels, nvidia, nvidia_services, packages
 from rackwright.runtime import refusals
 
 refusals()
@@ -14,7 +14,7 @@ cuda.source(
     name="CUDA: the vendor's repository", cuda=host.data.cuda, driver=host.data.driver, origin=host.data.cuda_source
 )
 distribution.components(name="NVIDIA: the distribution's own components", driver=host.data.driver)
-nvidia.prerequisites(name="NVIDIA: headers and compilers", driver=host.data.driver, origin=host.data.cuda_source)
+kernels.prerequisites(name="NVIDIA: headers and compilers", driver=host.data.driver, origin=host.data.cuda_source)
 nvidia.modules(name="NVIDIA: no other driver on the GPUs", driver=host.data.driver)
 nvidia.packages(
     name="NVIDIA: the driver", driver=host.data.driver, origin=host.data.cuda_source, rollout=host.data.rollout

@@ -10,7 +10,8 @@ from rackwright_facts.look import Section, SectionFact
 # one stands in uninterruptible sleep, or has run for a minute (leptonai/gpud#117); and none is waited for in a pipe.
 # The tool tells its failures on stdout; with a lost GPU it fails, and from 550 on prints the others all the same.
 _ASK = r"""command -v nvidia-smi >/dev/null || exit 127
-stuck=$(ps -eo pid=,stat=,etimes=,comm= | awk '$4 == "nvidia-smi" && ($2 ~ /^D/ || $3 > 60) { printf "%s ", $1 }')
+stuck=$(ps -eo pid=,stat=,etimes=,comm=,args= | awk '$4 == "nvidia-smi" && $2 !~ /^Z/ &&
+  ($2 ~ /^D/ || ($3 > 60 && !/ (dmon|pmon|daemon|-l|-lms|--loop)/)) { printf "%s ", $1 }')
 [ -z "$stuck" ] || { echo "the driver does not answer: nvidia-smi hangs as process $stuck" >&2; exit 1; }
 f=$(mktemp) || exit 97; trap 'rm -f "$f"' EXIT
 nvidia-smi -q -x >"$f" 2>&1 & pid=$!
@@ -19,7 +20,8 @@ if kill -0 $pid 2>/dev/null; then
   kill -9 $pid; echo "the driver does not answer: nvidia-smi said nothing for 30 s" >&2; exit 1
 fi
 wait $pid; rc=$?
-if [ $rc -ne 0 ] && ! grep -q '</nvidia_smi_log>' "$f"; then tr '\n' ' ' <"$f" >&2; exit $rc; fi
+# "No devices were found" comes with 0 from some drivers.
+grep -q '</nvidia_smi_log>' "$f" || { tr '\n' ' ' <"$f" >&2; [ $rc -ne 0 ] || rc=1; exit $rc; }
 cat "$f"
 """
 

@@ -32,6 +32,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
+_MODEL = 2
+
+
 @dataclass(frozen=True)
 class Row:
     """One GPU, or a host that gave none; `odd` are the columns whose value is not the majority's."""
@@ -59,17 +62,22 @@ def rows(hosts: Sequence[Host]) -> list[Row]:
     """Return the table's rows, with what differs from the majority of its column marked."""
     plain = [cells for host in hosts for cells in _host(host)]
     odd: dict[int, set[int]] = {}
+    models = {cells[_MODEL] for cells in plain}
     for column, kind in enumerate(COLUMNS):
-        values = [cells[column] for cells in plain if cells[column] not in ("", "-")]
-        if not kind.alike or len(set(values)) < 2:
-            continue
-        (usual, count), *rest = Counter(values).most_common()
-        if rest and rest[0][1] == count:
-            continue  # no majority: none of them is the odd one
-        for index, cells in enumerate(plain):
-            if cells[column] not in ("", "-", usual):
-                odd.setdefault(index, set()).add(column)
+        # Boards of different models have a VBIOS, links and a fabric of their own kind.
+        groups = [[i for i, cells in enumerate(plain) if cells[_MODEL] == model] for model in models]
+        for group in groups if kind.alike and column > _MODEL else [list(range(len(plain)))] if kind.alike else []:
+            usual = _majority([plain[index][column] for index in group])
+            for index in group:
+                if usual is not None and plain[index][column] not in ("", "-", usual):
+                    odd.setdefault(index, set()).add(column)
     return [Row(cells, frozenset(odd.get(index, ()))) for index, cells in enumerate(plain)]
+
+
+def _majority(values: Sequence[str]) -> str | None:
+    """Return the value that most have; None where none has the majority, and so none is the odd one."""
+    (usual, count), *rest = Counter(value for value in values if value not in ("", "-")).most_common(2) or [("", 0)]
+    return None if not count or (rest and rest[0][1] == count) else usual
 
 
 def _host(host: Host) -> list[tuple[str, ...]]:

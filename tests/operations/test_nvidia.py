@@ -9,6 +9,7 @@ import pytest
 from rackwright.change import Decision, Reboot, Refusal, Run
 from rackwright.operations import nvidia, nvidia_packages, nvidia_services
 from rackwright.operations.nvidia import Driver, Rollout
+from rackwright_facts._parse import kernel_packages
 from rackwright_facts._parse.dpkg import Package
 from rackwright_facts._parse.model import Reading
 from rackwright_facts._parse.nvidia_driver import DriverState, GpuProcess, Initramfs, Kernel, Loaded, Module
@@ -229,7 +230,7 @@ def test_kernel_metas_are_told_from_kernels() -> None:
     installed = {
         name: Package(name=name, version="1", architecture="", want="install", state="installed") for name in names
     }
-    assert set(nvidia._metas(installed, "image")) == {
+    assert set(kernel_packages.metas(installed, "image")) == {
         "linux-image-generic", "linux-image-generic-hwe-22.04", "linux-image-amd64",
     }  # fmt: skip
-    assert set(nvidia._metas(installed, "")) == {"linux-generic"}
+    assert set(kernel_packages.metas(installed, "")) == {"linux-generic"}

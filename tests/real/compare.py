@@ -15,7 +15,7 @@ TITLES = {
     "cuda.environment": "CUDA: paths and default",
     "cuda.proof": "CUDA: proof",
     "distribution.components": "NVIDIA: the distribution's own components",
-    "nvidia.prerequisites": "NVIDIA: headers and compilers",
+    "kernels.prerequisites": "NVIDIA: headers and compilers",
     "nvidia.modules": "NVIDIA: no other driver on the GPUs",
     "nvidia.packages": "NVIDIA: the driver",
     "nvidia.running": "NVIDIA: the running module",

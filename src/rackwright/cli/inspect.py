@@ -24,7 +24,10 @@ from rackwright_facts.pci import PCI
 @click.argument("inventory", required=False)
 @click.option("--limit", multiple=True, metavar="PATTERN", help="Only these hosts (name, group or glob).")
 @click.option("--json", "as_json", is_flag=True, help="All that the driver tells, as JSON (schema 1).")
-@click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS", help="Look again and again, until Ctrl-C.")
+@click.option(
+    "--watch", type=click.FloatRange(min=1), is_flag=False, flag_value=5, metavar="[SECONDS]",
+    help="Look again and again, every 5 seconds by default, until Ctrl-C.",
+)  # fmt: skip
 def inspect(inventory: str | None, limit: Sequence[str], as_json: bool, watch: float | None) -> None:
     """Show each GPU of each host; a value that is not the majority's bears a star. Changes nothing.
 

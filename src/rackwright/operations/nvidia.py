@@ -17,10 +17,10 @@ from rackwright.operations.common import MANAGED, file_change, unreadable, writt
 from rackwright.operations.cuda import repository_of
 from rackwright.runtime import planned_operation
 from rackwright.sources import CudaSource
-from rackwright_facts._parse import debversion, driver_set
+from rackwright_facts._parse import debversion, driver_set, kernel_packages
 from rackwright_facts._parse.dpkg import Package
 from rackwright_facts._parse.model import Reading
-from rackwright_facts._parse.nvidia_driver import DriverState, Flavour, Initramfs, Kernel, Loaded, Module
+from rackwright_facts._parse.nvidia_driver import DriverState, Flavour, Initramfs, Loaded, Module
 from rackwright_facts._parse.pci import PciDevice
 from rackwright_facts.gpu import GPUS
 from rackwright_facts.look import Look, Section
@@ -36,11 +36,6 @@ SETTINGS_UNIT = "rackwright-gpu-settings.service"
 UNITS = units((PERSISTENCED, FABRIC_MANAGER, SETTINGS_UNIT))
 _FILES = files((BLACKLIST,))
 _INITRAMFS_TIMEOUT_S = 900
-# linux-image-generic, linux-headers-amd64, linux-generic-hwe-22.04, linux-aws: no kernel's own release in them.
-_KERNEL_META = re.compile(
-    r"^linux-(?:(?P<kind>image|headers)-)?(?!image|headers|libc|base|firmware|doc|tools|modules|source|perf|kbuild"
-    r"|compiler)[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*(-hwe-\d+\.\d+(-edge)?)?$"
-)
 
 
 class Driver(TypedDict):
@@ -82,89 +77,12 @@ def tools_for(devices: Sequence[PciDevice]) -> tuple[str, ...]:
     return ("nvidia-fabricmanager", "libnvidia-nscq") if any(device.is_nvswitch for device in devices) else ()
 
 
-def _repository(look: Look, driver: Driver, origin: CudaSource) -> apt.Repository | Refusal | None:
+def repository_for(look: Look, driver: Driver, origin: CudaSource) -> apt.Repository | Refusal | None:
     """Return the repository that has the driver; None for the distribution's own sources."""
     return repository_of(look, origin) if driver["source"] == "nvidia" else None
 
 
-_BASE = (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, DRIVER, PCI, apt.own_files("cuda"))
-
-
-def _prerequisites_reads(*, driver: Driver | None, origin: CudaSource) -> tuple[Section[Any], ...]:
-    return _BASE if driver else ()
-
-
-@planned_operation(reads=_prerequisites_reads)
-def prerequisites(look: Look, *, driver: Driver | None, origin: CudaSource) -> Decision:
-    """Headers and the very compiler of the running kernel and of the next one, dkms; headers that follow kernels."""
-    if driver is None:
-        return Decision(look)
-    have = seen(look)
-    repository = _repository(look, driver, origin)
-    for refusal in (have, repository):
-        if isinstance(refusal, Refusal):
-            return Decision(look, refusals=(refusal,))
-    assert not isinstance(have, Refusal) and not isinstance(repository, Refusal)
-    state, _ = have
-    if not look[INSTALLED].is_ok:
-        return Decision(look, refusals=(unreadable("the packages", look[INSTALLED], "see `dpkg --audit`"),))
-    installed = look[INSTALLED].value or {}
-    needed = ["dkms"] if not _is_there(installed, "dkms") else []
-    for release in dict.fromkeys((state.running, state.next_boot)):
-        kernel = state.kernel(release)
-        if not kernel.headers:
-            needed.append(f"linux-headers-{release}")
-        if kernel.compiler and not kernel.compiler_installed:
-            needed.append(kernel.compiler)
-    needed += [
-        f"{meta}={version}" for meta, version in _headers_metas(installed).items() if not _is_there(installed, meta)
-    ]
-    if not needed:
-        return Decision(look)
-    changes = exact_set.from_distribution(look, repository, tuple(dict.fromkeys(needed)))
-    if isinstance(changes, Refusal):
-        return Decision(look, refusals=(changes,))
-    ready = [_with_headers(one, look) for one in state.kernels]
-    added = {
-        name: Package(name=name, version=change.after or "", architecture="", want="install", state="installed")
-        for change in changes
-        if (name := change.what.removeprefix("package "))
-    }
-    after = look.having(DRIVER, Reading.ok(state.model_copy(update={"kernels": tuple(ready)})))
-    return Decision(after.having(INSTALLED, Reading.ok({**installed, **added})), changes)
-
-
-def _with_headers(kernel: Kernel, look: Look) -> Kernel:
-    """Return a kernel once its headers and compiler are there: dkms then builds what it has for it (its hook)."""
-    version = parts_version(look)
-    built = kernel.module
-    if built is None and not kernel.headers and version is not None:
-        built = Module(version=version, license=_license(look))
-    return kernel.model_copy(update={"headers": True, "compiler_installed": True, "module": built})
-
-
-def _license(look: Look) -> str:
-    parts = driver_set.installed_parts(look[INSTALLED].value or {})
-    is_open = any("dkms" in name and driver_set.flavour_of(name) == "open" for name in parts)
-    return "Dual MIT/GPL" if is_open else "NVIDIA"
-
-
-def _is_there(installed: Mapping[str, Package], name: str) -> bool:
-    return name in installed and installed[name].installed
-
-
-def _metas(installed: Mapping[str, Package], kind: str) -> dict[str, str]:
-    """Return the kernel's meta-packages of a kind ("image", "headers", "" for both): name -> version."""
-    found = {}
-    for name, package in installed.items():
-        match = _KERNEL_META.match(name)
-        if package.installed and match is not None and (match["kind"] or "") == kind:
-            found[name] = package.version
-    return found
-
-
-def _headers_metas(installed: Mapping[str, Package]) -> dict[str, str]:
-    return {name.replace("image", "headers", 1): version for name, version in _metas(installed, "image").items()}
+BASE = (OS_RELEASE, ARCHITECTURE, APT, INSTALLED, LISTS, DRIVER, PCI, apt.own_files("cuda"))
 
 
 def blacklist() -> bytes:
@@ -205,7 +123,7 @@ def modules(look: Look, *, driver: Driver | None) -> Decision:
 
 
 def _driver_reads(*, driver: Driver | None, origin: CudaSource, rollout: Rollout) -> tuple[Section[Any], ...]:
-    return (*_BASE, SPACE, PROCESSES, UNITS, nvidia_packages.PINS.file) if driver else ()
+    return (*BASE, SPACE, PROCESSES, UNITS, nvidia_packages.PINS.file) if driver else ()
 
 
 @planned_operation(reads=_driver_reads)
@@ -217,7 +135,7 @@ def packages(look: Look, *, driver: Driver | None, origin: CudaSource, rollout: 
     """
     if driver is None:
         return Decision(look)
-    have, repository = seen(look), _repository(look, driver, origin)
+    have, repository = seen(look), repository_for(look, driver, origin)
     for refusal in (have, repository):
         if isinstance(refusal, Refusal):
             return Decision(look, refusals=(refusal,))
@@ -245,9 +163,7 @@ def packages(look: Look, *, driver: Driver | None, origin: CudaSource, rollout: 
         if against is not None:
             return Decision(look, refusals=(against,))
         moves = (_built_first(moves[0], wanted.versions, state), *moves[1:])
-    metas = {
-        name: v for kind in ("image", "headers", "") for name, v in _metas(look[INSTALLED].value or {}, kind).items()
-    }
+    metas = kernel_packages.followed(look[INSTALLED].value or {})
     held = _kernel_holds(look, metas)
     built = _missing_modules(state, wanted.versions) if not moves else ()
     changes = (*moves, *built, *wanted.pins.changes(look, repository, wanted.versions, moves), *held)
