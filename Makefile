@@ -22,10 +22,10 @@ demo: setup
 	@./tools/demo
 
 test: setup
-	@$(VENV)/pytest
+	@$(VENV)/pytest -n 2 --dist loadgroup
 
 soak: setup
-	@RACKWRIGHT_SOAK=1 $(VENV)/pytest
+	@RACKWRIGHT_SOAK=1 $(VENV)/pytest -n 2 --dist loadgroup
 
 bench: setup
 	@$(VENV)/python tools/bench.py

@@ -68,9 +68,10 @@ INITRAMFS: Section[tuple[Initramfs, ...]] = Section(
 for i in /boot/initrd.img-*; do
   [ -e "$i" ] || continue
   k=${{i#/boot/initrd.img-}}
-  names=$(lsinitramfs "$i") || exit
+  # One that a power failure cut off cannot be read: it is to be built anew.
+  names=$(lsinitramfs "$i" 2>/dev/null) || names=broken
   printf '%s\t\n' "$k"
-  printf '%s\n' "$names" | grep -E '/({"|".join(RIVALS)})\.ko(\.[a-z]+)?$|modprobe.d/rackwright-nvidia.conf$' |
+  printf '%s\n' "$names" | grep -E '/({"|".join(RIVALS)})\.ko(\.[a-z]+)?$|modprobe.d/rackwright-nvidia.conf$|^broken$' |
     sed "s#^#$k	#"
 done; true""",
     parse=lambda data: parse_initramfs(data.decode(errors="replace")),

@@ -77,11 +77,13 @@ def test_an_initramfs_is_looked_at_inside() -> None:
         "5.15.0-119-generic\t\n5.15.0-119-generic\tusr/lib/modules/5.15.0-119-generic/kernel/drivers/gpu/drm/nouveau/"
         "nouveau.ko.zst\n6.1.0-28-amd64\t\n6.1.0-28-amd64\tetc/modprobe.d/rackwright-nvidia.conf\n"
         "6.1.0-28-amd64\tusr/lib/modules/6.1.0-28-amd64/kernel/drivers/gpu/drm/nouveau/nouveau.ko\n6.2.0\t\n"
+        "6.3.0\t\n6.3.0\tbroken\n"
     )
-    first, second, third = nvidia_driver.parse_initramfs(text)
+    first, second, third, fourth = nvidia_driver.parse_initramfs(text)
     assert (first.rivals, first.blacklisted, first.is_clean) == (("nouveau",), False, False)
     assert (second.rivals, second.blacklisted, second.is_clean) == (("nouveau",), True, True)
     assert (third.rivals, third.is_clean) == ((), True)
+    assert (fourth.broken, fourth.is_clean) == (True, False)
 
 
 def test_processes_with_their_containers_and_all_their_gpus() -> None:

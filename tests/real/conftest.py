@@ -63,8 +63,8 @@ GPU_HOSTS = (
 )  # fmt: skip
 
 
-def _lab(name: str, hosts: Sequence[HostSpec], *, keep: Sequence[str]) -> Iterator[Rig]:
-    """Yield a lab with these hosts, all of them up; the disks of some are kept as `fresh`."""
+def _lab(name: str, hosts: Sequence[HostSpec], *, up: int) -> Iterator[Rig]:
+    """Yield a lab with these hosts, whose disks are kept as `fresh`; the first `up` of them are running."""
     lab = Lab(f"t-{name}-{os.getpid()}")
     owner = Process.of(os.getpid())
     assert owner is not None
@@ -74,8 +74,10 @@ def _lab(name: str, hosts: Sequence[HostSpec], *, keep: Sequence[str]) -> Iterat
         folder = lab.folder / "kept"
         folder.mkdir()
         rig = Rig(lab, folder)
-        for host in keep:
-            rig.keep(host, "fresh")
+        for index, host in enumerate(hosts):
+            rig.keep(host.name, "fresh")
+            if index >= up:
+                lab.stop(host.name)
         yield rig
     finally:
         lab.down(purge=True)
@@ -84,10 +86,10 @@ def _lab(name: str, hosts: Sequence[HostSpec], *, keep: Sequence[str]) -> Iterat
 @pytest.fixture(scope="session")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Return the lab of hosts without GPUs."""
-    yield from _lab("cuda", HOSTS, keep=[host.name for host in HOSTS])
+    yield from _lab("cuda", HOSTS, up=len(HOSTS))
 
 
 @pytest.fixture(scope="session")
 def gpu_rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Return the lab of hosts with GPUs."""
-    yield from _lab("gpu", GPU_HOSTS, keep=[host.name for host in GPU_HOSTS])
+    """Return the lab of hosts with GPUs; those after the second are borrowed (`Rig.borrowed`) by who needs them."""
+    yield from _lab("gpu", GPU_HOSTS, up=2)

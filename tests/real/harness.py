@@ -184,6 +184,17 @@ class Rig:
         self.lab.start(host)
 
     @contextmanager
+    def borrowed(self, *hosts: str) -> Iterator[None]:
+        """Have hosts up for a while, each with its fresh disk."""
+        try:
+            for host in hosts:
+                self.put_back(host, "fresh")
+            yield
+        finally:
+            for host in hosts:
+                self.lab.stop(host)
+
+    @contextmanager
     def settings_of(self, name: str, changes: Mapping[str, Any]) -> Iterator[None]:
         """Use changed settings for a while."""
         former, self.cluster = self.cluster, self.settings(name, changes)

@@ -13,9 +13,8 @@ pytestmark = MARKS
 
 def test_debians_own_driver_from_non_free(gpu_rig: Rig) -> None:
     rig = gpu_rig
-    rig.put_back("gpu07", "fresh")
     declared = {"profiles/rehearsal": {"driver": {"branch": 535, "source": "distribution"}}}
-    with rig.settings_of("distribution", declared):
+    with rig.borrowed("gpu07"), rig.settings_of("distribution", declared):
         _, after = rig.converge("gpu07")
         own = {name: version for name, version in parts(after).items() if version.startswith("535.")}
         assert {"nvidia-smi", "libnvidia-ml1", "libnvidia-cfg1", "nvidia-kernel-dkms"} <= set(own)

@@ -34,7 +34,7 @@ def reference(alone: Rig) -> Snapshot:
     return alone.snapshot(HOST)
 
 
-@pytest.mark.soak(sample=6)
+@pytest.mark.soak(sample=5)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_one_run_restores_the_driver(
     alone: Rig, reference: Snapshot, seed: str, fault: Fault, record_property: Callable[[str, object], None]

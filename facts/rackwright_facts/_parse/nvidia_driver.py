@@ -148,11 +148,13 @@ class Initramfs(Model):
     """Modules in it that would take the GPUs first."""
     blacklisted: bool = False
     """Whether our blacklist is in it."""
+    broken: bool = False
+    """Whether it cannot be read: cut off, for one."""
 
     @property
     def is_clean(self) -> bool:
         """Return whether no other module can take the GPUs while it is at work."""
-        return self.blacklisted or not self.rivals
+        return not self.broken and (self.blacklisted or not self.rivals)
 
 
 def parse_initramfs(text: str) -> tuple[Initramfs, ...]:
@@ -169,6 +171,7 @@ def parse_initramfs(text: str) -> tuple[Initramfs, ...]:
             rivals=tuple(sorted({
                 path.rpartition("/")[2].partition(".")[0] for path in paths if ".ko" in path
             })),
+            broken="broken" in paths,
             blacklisted=any(path.endswith("modprobe.d/rackwright-nvidia.conf") for path in paths),
         )
         for release, paths in found.items()

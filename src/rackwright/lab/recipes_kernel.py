@@ -77,7 +77,11 @@ _COMPILERS = {
 }
 _DKMS_VERSION = "3.0.11-1ubuntu13+lab"
 _DKMS = f'#!/bin/sh\n# Rehearsal stand-in: modules are of the lab\'s devices.\nexec {DEVICES}/dkms "$@"\n'
-_DKMS_HOOK = '#!/bin/sh\n[ ! -x /usr/sbin/dkms ] || dkms autoinstall -k "$1"\n'
+_DKMS_HOOK = """#!/bin/sh
+[ -x /usr/sbin/dkms ] || exit 0
+[ -e "/lib/modules/$1/build" ] || { echo "dkms: WARNING: Linux headers are missing for $1" >&2; exit 0; }
+dkms autoinstall -k "$1"
+"""
 # For each kernel that has headers; one that has none is passed over with a word, as dkms's own does.
 _DKMS_COMMON = """#!/bin/sh
 set -e

@@ -109,10 +109,10 @@ def modules(look: Look, *, driver: Driver | None) -> Decision:
     change = file_change(BLACKLIST, (own.value or {}).get(BLACKLIST), blacklist())
     changes = [change] if change else []
     found = images.value or ()
-    stale = [image for image in found if image.rivals and (change is not None or not image.blacklisted)]
+    stale = [image for image in found if not image.is_clean or (image.rivals and change is not None)]
     for image in stale:
         build = Run(("update-initramfs", "-u", "-k", image.release), packages=True, timeout_s=_INITRAMFS_TIMEOUT_S)
-        holds = f"holds {', '.join(image.rivals)}"
+        holds = "cannot be read" if image.broken else f"holds {', '.join(image.rivals)}"
         changes.append(Change(f"initramfs of {image.release}", holds, "with the blacklist", commands=(build,)))
     clean = tuple(
         Initramfs(release=image.release, rivals=image.rivals, blacklisted=image.blacklisted or image in stale)

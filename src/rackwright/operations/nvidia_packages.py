@@ -115,7 +115,7 @@ def want(
         name
         for name, package in installed.items()
         if package.installed and name not in versions
-        and (driver_set.is_part(name) or driver_set.is_pinning(name) or cuda_set.drags_driver(name))
+        and (driver_set.is_driver(name, package.version) or driver_set.is_pinning(name) or cuda_set.drags_driver(name))
     }  # fmt: skip
     broken = tuple(sorted(name for name in versions if name in installed and installed[name].reinst_required))
     return Wanted(
