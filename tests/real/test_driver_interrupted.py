@@ -38,22 +38,29 @@ def moving(gpu_rig: Rig) -> Iterator[tuple[Rig, Snapshot, float]]:
 
 
 def _strike(rig: Rig, after: float, blow: object) -> list[str]:
-    """Begin the move from 535, strike after so many seconds, and return what differs then from before."""
-    rig.put_back(HOST, "old")
-    old = rig.snapshot(HOST)
-    child = rig.start(rig.pyinfra_argv(HOST))
-    try:
-        child.wait(after)
-        pytest.fail("the run was at its end before it was struck")
-    except TimeoutExpired:
-        blow(child)  # type: ignore[operator]
-    rig.finish(child, 240)
-    try:
-        struck = sorted(old.difference(rig.snapshot(HOST)))
-    except FileNotFoundError:
-        return ["dpkg is at work"]  # what the run has begun goes on, and moves files meanwhile
-    assert struck, "nothing was struck"
-    return struck
+    """Begin the move from 535, strike after so many seconds, and return what differs then from before.
+
+    A run that was quicker, and a blow that struck nothing yet, do not count: they are tried again.
+    """
+    for _ in range(5):
+        rig.put_back(HOST, "old")
+        old = rig.snapshot(HOST)
+        child = rig.start(rig.pyinfra_argv(HOST))
+        try:
+            child.wait(after)
+            after *= 0.85
+            continue
+        except TimeoutExpired:
+            blow(child)  # type: ignore[operator]
+        rig.finish(child, 240)
+        try:
+            struck = sorted(old.difference(rig.snapshot(HOST)))
+        except FileNotFoundError:
+            return ["dpkg is at work"]  # what the run has begun goes on, and moves files meanwhile
+        if struck:
+            return struck
+        after *= 1.2
+    raise AssertionError("nothing was struck")
 
 
 def _is_as_after_a_clean_run(rig: Rig, clean: Snapshot, struck: list[str]) -> None:
@@ -70,7 +77,7 @@ def _is_as_after_a_clean_run(rig: Rig, clean: Snapshot, struck: list[str]) -> No
 def test_killed(moving: tuple[Rig, Snapshot, float], seed: str, moment: int) -> None:
     rig, clean, duration = moving
     # What comes before the first command only looks: the moments are those of the rest.
-    share = 0.3 + 0.65 * (moment + random.Random(f"{seed} driver {moment}").random()) / 10
+    share = 0.45 + 0.5 * (moment + random.Random(f"{seed} driver {moment}").random()) / 10
     struck = _strike(rig, duration * share, lambda child: os.killpg(child.pid, signal.SIGKILL))
     _is_as_after_a_clean_run(rig, clean, struck)
 
@@ -85,13 +92,13 @@ def test_power_lost(moving: tuple[Rig, Snapshot, float], seed: str, moment: int)
         child.wait(120)
         rig.lab.start(HOST)
 
-    share = 0.35 + 0.35 * (moment + random.Random(f"{seed} driver power {moment}").random()) / 5
+    share = 0.5 + 0.35 * (moment + random.Random(f"{seed} driver power {moment}").random()) / 5
     _is_as_after_a_clean_run(rig, clean, _strike(rig, duration * share, blow))
 
 
 def test_cable_cut(moving: tuple[Rig, Snapshot, float], seed: str) -> None:
     rig, clean, duration = moving
-    share = random.Random(f"{seed} driver cable").uniform(0.35, 0.7)
+    share = random.Random(f"{seed} driver cable").uniform(0.5, 0.8)
     struck = _strike(rig, duration * share, lambda _: rig.lab.cut(HOST))
     rig.lab.mend(HOST)
     _is_as_after_a_clean_run(rig, clean, struck)

@@ -18,10 +18,10 @@ from rackwright_facts._parse.nvidia_driver import Flavour
 _FAMILY = re.compile(
     r"^(cuda-drivers|nvidia-|libnvidia-|libcuda1$|libnvcuvid1$|firmware-nvidia-|xserver-xorg-video-nvidia)"
 )
-# NVIDIA's other packages, which have versions of their own.
+# NVIDIA's other packages, which have versions of their own; those of the tools look like a driver's.
 _OTHERS = re.compile(
-    r"^(lib)?nvidia-(container|docker|cuda|settings|modprobe|xconfig|prime|dcgm|gds|fs|legacy|egl|installer|support)"
-    r"|^nvidia-(egl|detect|vaapi|opencl-icd|opencl-common)|^libnvidia-(container|egl|ml-dev)|^nvidia-driver-pinning-"
+    r"^(lib)?nvidia-(container|docker|cuda|settings|modprobe|xconfig|prime|dcgm|gds|fs)"
+    r"|^libnvidia-egl-(wayland|gbm|xcb|xlib)|^libnvidia-ml-dev|^nvidia-driver-pinning-"
 )
 # What bears a driver's version: Debian's nvidia-kernel-common, for one, has a date.
 _VERSION = re.compile(r"^\d{3}\.\d+(\.\d+)?$")
