@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from rackwright.change import Decision, Reboot, Refusal, Run
-from rackwright.operations import nvidia, nvidia_packages, nvidia_services
+from rackwright.operations import exact_set, nvidia, nvidia_packages, nvidia_services
 from rackwright.operations.nvidia import Driver, Rollout
 from rackwright_facts._parse import kernel_packages
+from rackwright_facts._parse.apt_simulate import Step
 from rackwright_facts._parse.dpkg import Package
 from rackwright_facts._parse.model import Reading
 from rackwright_facts._parse.nvidia_driver import DriverState, GpuProcess, Initramfs, Kernel, Loaded, Module
@@ -234,3 +235,20 @@ def test_kernel_metas_are_told_from_kernels() -> None:
         "linux-image-generic", "linux-image-generic-hwe-22.04", "linux-image-amd64",
     }  # fmt: skip
     assert set(kernel_packages.metas(installed, "")) == {"linux-generic"}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "held", "may"),
+    [
+        ("gcc-11", None, "11.4.0-1", False, True),
+        ("libgcc-s1", "12.3.0-1", "12.3.0-2", False, True),
+        ("libgcc-s1", "12.3.0-2", "12.3.0-1", False, False),
+        ("libgcc-s1", "12.3.0-1", "12.3.0-2", True, False),
+        ("linux-image-generic", "5.15.0.119", "5.15.0.122", False, False),
+        ("libnvidia-compute-580", "580.95.05-0ubuntu1", "580.126.16-0ubuntu1", False, False),
+    ],
+)
+def test_what_may_move_for_a_compilers_sake(name: str, old: str | None, new: str, held: bool, may: bool) -> None:
+    want = "hold" if held else "install"
+    installed = {name: Package(name=name, version=old or "", architecture="", want=want, state="installed")}
+    assert exact_set._may_move(Step(name=name, old=old, new=new), installed) is may

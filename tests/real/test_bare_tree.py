@@ -75,6 +75,8 @@ def test_the_demo_runs_in_a_bare_tree_and_again_changes_nothing(bare_tree: Path,
         for host in ("gpu01", "gpu02", "gpu03"):
             assert f"{host}\tok\tUbuntu 22.04" in output
         assert output.count("nvcc 12.2.140, assembled only") == 3
+        assert output.count("driver: NVIDIA driver 580.126.16 (open): 8/8 GPUs, fabric completed") == 3
+        assert output.count("\tH100 80GB HBM3\t580.126.16\t13.0\t") == 24
         assert "stop the lab:" in output
     assert "3 changed" in done.stderr
     assert "nothing to change" in done.stderr.rpartition("3 changed")[2]

@@ -16,7 +16,7 @@ from rackwright.operations.common import unreadable
 from rackwright.operations.packages import broken_elsewhere
 from rackwright.operations.pins import Pins
 from rackwright.shell import LOCK_WAIT_S
-from rackwright_facts._parse import dpkg, driver_set
+from rackwright_facts._parse import debversion, dpkg, driver_set
 from rackwright_facts._parse.apt_preferences import PreferencesFile
 from rackwright_facts._parse.apt_simulate import Simulation, Step
 from rackwright_facts._parse.apt_sources import SourceFile
@@ -238,8 +238,9 @@ def from_distribution(
 ) -> tuple[Change, ...] | Refusal:
     """Return the changes that bring packages (`name` or `name=version`) of the distribution, as apt simulated them.
 
-    Refused when apt would remove or move anything that is installed. `repository` is the vendor's, whose other
-    entries are as they will be.
+    What they need may be upgraded with them (a compiler takes the libraries of its own build), but nothing is removed,
+    set back, or moved that is held, a kernel or a driver. `repository` is the vendor's, whose other entries are as they
+    will be.
     """
     request, apt_files = apt.request_of(look, repository), look[APT].value
     if isinstance(request, Refusal) or apt_files is None:
@@ -255,7 +256,9 @@ def from_distribution(
     ]
     if not simulation.is_ok or simulation.value is None:
         return unreadable("what apt would do", simulation, "see whether the node reaches its package sources")
-    moved = [step.name for step in (*simulation.value.installs, *simulation.value.removals) if step.old is not None]
+    installed = look[INSTALLED].value or {}
+    moved = [step.name for step in simulation.value.removals]
+    moved += [step.name for step in simulation.value.installs if not _may_move(step, installed)]
     if simulation.value.errors or moved:
         said = "; ".join(simulation.value.errors[:3]) or f"apt would move {', '.join(moved[:4])}"
         return Refusal(
@@ -264,8 +267,17 @@ def from_distribution(
             fix="give the node a package source that still has them (a mirror or snapshot of its release), or move it "
             "to a newer kernel and reboot it first; rackwright never upgrades a kernel by itself",
         )
-    changes = [Change(f"package {step.name}", None, step.new) for step in simulation.value.installs]
+    changes = [Change(f"package {step.name}", step.old, step.new) for step in simulation.value.installs]
     if not changes:
         return ()
     command = Run((*_INSTALL, *names), packages=True, timeout_s=_INSTALL_TIMEOUT_S)
-    return (Change(changes[0].what, None, changes[0].after, commands=(command,)), *changes[1:])
+    return (Change(changes[0].what, changes[0].before, changes[0].after, commands=(command,)), *changes[1:])
+
+
+def _may_move(step: Step, installed: Mapping[str, Package]) -> bool:
+    """Return whether a package may come, or move on, for the sake of another one."""
+    if step.old is None:
+        return True
+    package = installed.get(step.name)
+    is_kept = (package is not None and package.held) or step.name.startswith("linux-image-")
+    return not is_kept and not driver_set.is_part(step.name) and debversion.compare(step.new, step.old) > 0
