@@ -31,7 +31,8 @@ def parse_units(text: str) -> Mapping[str, Unit]:
     """Read `systemctl show` paragraphs: name -> unit."""
     units = {}
     for paragraph in text.split("\n\n"):
-        fields = dict(line.partition("=")[::2] for line in paragraph.splitlines() if "=" in line)
+        lines = (line.partition("=") for line in paragraph.splitlines())
+        fields = {name: value for name, equals, value in lines if equals}
         if not fields:
             continue
         if "Id" not in fields or "LoadState" not in fields or "ActiveState" not in fields:

@@ -5,6 +5,7 @@ A host counts as back when it answers with another boot_id; uptime alone would n
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -87,18 +88,18 @@ def _boot_id(host: Host, arguments: Any) -> str:
 
 
 def _comes_back(host: Host, before: str, arguments: Any, timeout_s: int) -> bool:
-    with gevent.Timeout(timeout_s, False):
-        while True:
-            gevent.sleep(_ASK_EVERY_S)
-            _disconnect(host)
-            try:
-                host.connect(show_errors=False)
-            except _FAILURES:
-                continue
-            now = _boot_id(host, arguments) if host.connected else ""
-            if now and now != before:
-                host.run_shell_command(_SETTLED, print_output=False, print_input=False, **arguments)
-                return True
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        gevent.sleep(_ASK_EVERY_S)
+        _disconnect(host)
+        try:
+            host.connect(show_errors=False)
+        except _FAILURES:
+            continue
+        now = _boot_id(host, arguments) if host.connected else ""
+        if now and now != before:
+            host.run_shell_command(_SETTLED, print_output=False, print_input=False, **arguments)
+            return True
     return False
 
 

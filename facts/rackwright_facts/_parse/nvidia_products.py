@@ -30,7 +30,11 @@ _ORDER: tuple[Generation, ...] = ("older", "pascal", "volta", "turing", "ampere"
 
 def generation(device_id: int) -> Generation:
     """Return the generation of a GPU; a chip that is newer than this list counts as the newest."""
-    return [name for first, name in _FAMILIES if first <= device_id][-1]
+    found: Generation = "older"
+    for first, name in _FAMILIES:
+        if first <= device_id:
+            found = name
+    return found
 
 
 def is_before(one: Generation, other: Generation) -> bool:

@@ -257,7 +257,7 @@ def proof(look: Look, *, driver: Driver | None, tier: str | None) -> Decision:
         )  # fmt: skip
         return Decision(look, refusals=(refusal,))
     if len(log.gpus) != len(gpus):
-        lost = sorted({gpu.address for gpu in gpus} - {gpu.bus_id for gpu in log.gpus})
+        lost = sorted({gpu.address for gpu in gpus} - {str(gpu.bus_id) for gpu in log.gpus})
         what = f"the driver sees {len(log.gpus)} of {len(gpus)} GPUs; not {', '.join(lost)}"
         return Decision(look, refusals=(_count(what, tier),))
     fabric = ""
