@@ -159,7 +159,7 @@ def packages(look: Look, *, driver: Driver | None, origin: CudaSource, rollout: 
         brought = {move.what.removeprefix("package "): move.after for move in moves if move.after is not None}
         more = driver_set.beside(wanted.versions, brought)
         wanted = replace(wanted, versions={**wanted.versions, **more})
-        against = _stands_against(look, state, rollout)
+        against = _stands_against(look, state, rollout, by_dkms=any("dkms" in name for name in wanted.versions))
         if against is not None:
             return Decision(look, refusals=(against,))
         moves = (_built_first(moves[0], wanted.versions, state), *moves[1:])
@@ -190,13 +190,13 @@ def _runfile(state: DriverState) -> Refusal:
     )
 
 
-def _stands_against(look: Look, state: DriverState, rollout: Rollout) -> Refusal | None:
-    if state.secure_boot and not state.key_enrolled:
+def _stands_against(look: Look, state: DriverState, rollout: Rollout, *, by_dkms: bool) -> Refusal | None:
+    if by_dkms and state.secure_boot and not state.key_enrolled:
         return Refusal(
             what="Secure Boot is on, and the key that dkms signs with is not enrolled: the module would not load",
             where="mokutil --sb-state; /var/lib/shim-signed/mok/MOK.der",
             fix="enrol it (`update-secureboot-policy --enroll-key`, then confirm at the console or BMC on the next "
-            "boot), or take the distribution's signed modules (driver.source: distribution), or turn Secure Boot off",
+            "boot), or install the distribution's signed modules by hand and leave `driver` out, or turn Secure Boot off",
         )
     processes = look[PROCESSES]
     if not processes.is_ok:
@@ -370,5 +370,9 @@ def _no_module(state: DriverState) -> Refusal:
 def parts_version(look: Look) -> str | None:
     """Return the upstream version of the installed driver, None when there is none or it is split."""
     parts = driver_set.installed_parts(look[INSTALLED].value or {})
-    versions = {debversion.upstream(package.version) for name, package in parts.items() if not driver_set.is_meta(name)}
+    versions = {
+        debversion.upstream(package.version)
+        for name, package in parts.items()
+        if not driver_set.is_meta(name) and name != driver_set.PERSISTENCED  # Debian's has a version of its own
+    }
     return next(iter(versions)) if len(versions) == 1 else None
