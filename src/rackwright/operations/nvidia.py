@@ -196,7 +196,7 @@ def _stands_against(look: Look, state: DriverState, rollout: Rollout, *, by_dkms
             what="Secure Boot is on, and the key that dkms signs with is not enrolled: the module would not load",
             where="mokutil --sb-state; /var/lib/shim-signed/mok/MOK.der",
             fix="enrol it (`update-secureboot-policy --enroll-key`, then confirm at the console or BMC on the next "
-            "boot), or install the distribution's signed modules by hand and leave `driver` out, or turn Secure Boot off",
+            "boot), or leave `driver` out and take the distribution's signed modules, or turn Secure Boot off",
         )
     processes = look[PROCESSES]
     if not processes.is_ok:
