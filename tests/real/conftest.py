@@ -68,13 +68,16 @@ def _lab(name: str, hosts: Sequence[HostSpec], *, up: int) -> Iterator[Rig]:
     lab = Lab(f"t-{name}-{os.getpid()}")
     owner = Process.of(os.getpid())
     assert owner is not None
-    lab.up(hosts, owner=owner)
     try:
+        lab.up(hosts[:up], owner=owner)
         # The disks that are kept lie beside the lab's own: a copy is then a matter of one filesystem.
         folder = lab.folder / "kept"
         folder.mkdir()
         rig = Rig(lab, folder)
         for index, host in enumerate(hosts):
+            # Others come up one by one: many at a time are more than a machine's inotify instances allow.
+            if index >= up:
+                lab.up([host], owner=owner)
             rig.keep(host.name, "fresh")
             if index >= up:
                 lab.stop(host.name)

@@ -59,7 +59,10 @@ def test_unattended_upgrades_and_apt_upgrade_leave_the_set_alone(rig: Rig) -> No
         _, installed = rig.converge("gpu01")
         assert installed.packages["cuda-toolkit-12-2"].version == "12.2.0-1"
         rig.sh("gpu01", "DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade && unattended-upgrade", timeout=300)
-        assert rig.snapshot("gpu01").packages == installed.packages
+        moved = rig.snapshot("gpu01").packages  # the kernel is not ours to hold where no driver is declared
+        assert {name: moved[name] for name in installed.held()} == {
+            name: installed.packages[name] for name in installed.held()
+        }
         rig.nothing_to_change("gpu01")
     # Any whole set of the branch satisfies the open version; an exact one moves it.
     rig.nothing_to_change("gpu01")
