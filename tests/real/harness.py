@@ -132,7 +132,9 @@ class Rig:
         """Run a shell script in the host as root, not by ssh, and return what it printed."""
         return self.lab.run(host, script, timeout=timeout, check=check).stdout
 
-    def converge(self, host: str, *, more: Mapping[str, str] | None = None) -> tuple[dict[str, Any], Snapshot]:
+    def converge(
+        self, host: str, *, more: Mapping[str, str] | None = None, files: bool = True
+    ) -> tuple[dict[str, Any], Snapshot]:  # fmt: skip
         """Plan and run; prove that the plan changed nothing, and that the run did just what was planned.
 
         Return the host's plan and its snapshot afterwards.
@@ -145,7 +147,7 @@ class Rig:
         run = self.pyinfra(host, more=more)
         assert run.status == 0, run.said
         after = self.snapshot(host)
-        compare.check(plan, before, after, run.changed(host), compare.commands(run.stderr, host))
+        compare.check(plan, before, after, run.changed(host), compare.commands(run.stderr, host), files=files)
         return plan, after
 
     def nothing_to_change(self, host: str, *, more: Mapping[str, str] | None = None) -> None:
