@@ -7,22 +7,17 @@ fails is a reading like any other.
 from __future__ import annotations
 
 import shlex
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paramiko import SSHException
 from pyinfra.api.command import QuoteString, StringCommand
-from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 
 from rackwright.change import LookFailed, Refusal
 from rackwright.config import resolve_secret
+from rackwright.connections import FAILURES, tune
 from rackwright.errors import RackwrightError
 from rackwright_facts.look import Look, Section, answers, script, script_limit_s
-
-# A cable that is cut in the middle of a command: give the peer up after so long without an acknowledgement.
-_DEAD_PEER_S = 30
 
 
 def take(
@@ -33,7 +28,7 @@ def take(
     wait_for_packages_s: int = 0,
 ) -> Look:
     """Ask `sections` of `host` in one exec. `arguments` are pyinfra's connector arguments (`_sudo` and the like)."""
-    _tune(host)
+    tune(host)
     _provide_sudo_password(host)
     text = script(sections, wait_for_packages_s=wait_for_packages_s)
     options = {**arguments, "_shell_executable": "bash"}
@@ -46,7 +41,7 @@ def take(
         command = _without_prompt(text, options)
     try:
         done, output = host.run_shell_command(command, print_output=False, print_input=False, **options)
-    except (TimeoutError, OSError, SSHException, EOFError, PyinfraError) as error:
+    except FAILURES as error:
         raise LookFailed(
             Refusal(
                 what=f"no answer: {error or type(error).__name__}",
@@ -100,25 +95,3 @@ def _provide_sudo_password(host: Host) -> None:
     except RackwrightError as error:
         problem = error.problems[0]
         raise LookFailed(Refusal(what=problem.what, where=f"{host.name}: {problem.where}", fix=problem.fix)) from error
-
-
-def _tune(host: Host) -> None:
-    """Make the ssh connection quick (paramiko leaves Nagle's algorithm on: 40 ms an exec) and aware of a dead peer."""
-    if host.connector_data.get("rackwright_tuned"):
-        return
-    host.connector_data["rackwright_tuned"] = True
-    client = getattr(host.connector, "client", None)
-    transport = client.get_transport() if client is not None else None
-    sock = getattr(transport, "sock", None)
-    if sock is None or not hasattr(sock, "setsockopt"):
-        return  # a proxy command's pipe, or a connector without ssh
-    for level, option, value in (
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", None), 10),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", None), 5),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", None), 4),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", None), _DEAD_PEER_S * 1000),
-    ):
-        if option is not None:
-            sock.setsockopt(level, option, value)

@@ -12,23 +12,21 @@ from weakref import WeakKeyDictionary
 
 import gevent
 from gevent.lock import BoundedSemaphore
-from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import PyinfraCommand, StringCommand
-from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
-from pyinfra.connectors.util import clear_askpass_cache
 
 from rackwright import summary
 from rackwright.change import Reboot
+from rackwright.connections import FAILURES, reconnect
 
 _ASK_EVERY_S = 2
-_FAILURES = (OSError, EOFError, SSHException, PyinfraError)
 _BOOT_ID = StringCommand("cat /proc/sys/kernel/random/boot_id")
 # Detached, so that the channel closes before the network goes.
 _GO = StringCommand("(sleep 1; systemctl reboot) </dev/null >/dev/null 2>&1 &")
-_SETTLED = StringCommand("timeout 300 systemctl is-system-running --wait >/dev/null 2>&1; true")
+_SETTLES_S = 300
+_SETTLED = StringCommand(f"timeout {_SETTLES_S} systemctl is-system-running --wait >/dev/null 2>&1; true")
 
 
 @dataclass
@@ -79,35 +77,27 @@ def _fail(host: Host, what: str, fix: str) -> bool:
     return False
 
 
-def _boot_id(host: Host, arguments: Any) -> str:
+def _ask(host: Host, command: StringCommand, arguments: Any, timeout_s: int) -> str | None:
+    """Return what the command printed; None when it failed, or when the host is gone meanwhile."""
+    limited = {**arguments, "_timeout": timeout_s}
     try:
-        done, output = host.run_shell_command(_BOOT_ID, print_output=False, print_input=False, **arguments)
-    except _FAILURES:
-        return ""
-    return output.stdout.strip() if done else ""
+        done, output = host.run_shell_command(command, print_output=False, print_input=False, **limited)
+    except FAILURES:
+        return None
+    return output.stdout.strip() if done else None
+
+
+def _boot_id(host: Host, arguments: Any) -> str:
+    return _ask(host, _BOOT_ID, arguments, 30) or ""
 
 
 def _comes_back(host: Host, before: str, arguments: Any, timeout_s: int) -> bool:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         gevent.sleep(_ASK_EVERY_S)
-        _disconnect(host)
-        try:
-            host.connect(show_errors=False)
-        except _FAILURES:
+        if not reconnect(host):
             continue
-        now = _boot_id(host, arguments) if host.connected else ""
-        if now and now != before:
-            host.run_shell_command(_SETTLED, print_output=False, print_input=False, **arguments)
+        now = _boot_id(host, arguments)
+        if now and now != before and _ask(host, _SETTLED, arguments, _SETTLES_S + 10) is not None:
             return True
     return False
-
-
-def _disconnect(host: Host) -> None:
-    # What pyinfra and we remember of the old connection: its askpass file, and that its socket was tuned.
-    clear_askpass_cache(host)
-    host.connector_data.pop("rackwright_tuned", None)
-    try:
-        host.disconnect()
-    except _FAILURES:
-        host.connected = False

@@ -22,6 +22,7 @@ from rackwright_facts.system import FileState, files
 from rackwright_facts.systemd import Unit
 
 H100, SWITCH = 0x2330, 0x22A3
+UNITS = nvidia.UNITS
 NEW = Module(version="580.126.16", license="Dual MIT/GPL")
 DECLARED: Driver = {
     "branch": 580, "version": "latest-in-branch", "kernel_module": "auto", "source": "nvidia", "gpu": None,
@@ -124,12 +125,20 @@ OLD = Loaded(version="535.183.01", flavour="proprietary")
     ],
 )
 def test_what_needs_a_reboot_waits_unless_it_is_allowed(state: DriverState) -> None:
-    waits = _decide(nvidia.running, _look(state), driver=DECLARED, rollout=CAREFUL)
+    there = {
+        "nvidia-persistenced.service": Unit(file="enabled", active="failed", result="exit-code"),
+        "nvidia-fabricmanager.service": Unit(file="disabled", active="active"),
+    }
+    look = _look(state, also={UNITS: Reading.ok(there)})
+    waits = _decide(nvidia.running, look, driver=DECLARED, rollout=CAREFUL)
     assert (waits.changes, waits.refusals, len(waits.waiting)) == ((), (), 1)
     assert "580.126.16" in waits.waiting[0]
-    goes = _decide(nvidia.running, _look(state), driver=DECLARED, rollout=FREE)
+    goes = _decide(nvidia.running, look, driver=DECLARED, rollout=FREE)
     assert [(change.cost, change.commands) for change in goes.changes] == [(("reboot",), (Reboot(at_a_time=2),))]
     assert not _decide(nvidia.running, goes.after, driver=DECLARED, rollout=CAREFUL).waiting
+    units = goes.after[UNITS].value
+    assert units is not None
+    assert [unit.active for unit in units.values()] == ["active", "inactive"]  # who is enabled starts with the system
 
 
 def test_a_reboot_does_not_end_work_that_nobody_gave_away() -> None:
@@ -180,7 +189,6 @@ def test_only_images_that_hold_a_rival_without_the_blacklist_are_built_anew() ->
     ]  # fmt: skip
 
 
-UNITS = nvidia.UNITS
 DOWN = Unit(load="loaded", active="inactive", file="disabled")
 UP = Unit(load="loaded", active="active", file="enabled")
 

@@ -22,13 +22,13 @@ from rackwright_facts._parse.dpkg import Package
 from rackwright_facts._parse.model import Reading
 from rackwright_facts._parse.nvidia_driver import DriverState, Flavour, Initramfs, Loaded, Module
 from rackwright_facts._parse.pci import PciDevice
-from rackwright_facts.gpu import GPUS
+from rackwright_facts.gpu import GPUS_AND_FABRIC
 from rackwright_facts.look import Look, Section
 from rackwright_facts.nvidia import BLACKLIST, DRIVER, INITRAMFS, PROCESSES, RIVALS
 from rackwright_facts.packages import APT, INSTALLED, LISTS
 from rackwright_facts.pci import PCI
 from rackwright_facts.system import ARCHITECTURE, OS_RELEASE, SPACE, files
-from rackwright_facts.systemd import units
+from rackwright_facts.systemd import Unit, units
 
 PERSISTENCED = "nvidia-persistenced.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
@@ -174,7 +174,7 @@ def packages(look: Look, *, driver: Driver | None, origin: CudaSource, rollout: 
         after = after.having(INSTALLED, Reading.ok(_with_holds(after[INSTALLED].value or {}, metas)))
     if moves or built:
         after = after.having(DRIVER, Reading.ok(_driver_after(state, wanted.versions, kind)))
-        after = after.having(GPUS, Reading.unknown("after nvidia.packages"))
+        after = after.having(GPUS_AND_FABRIC, Reading.unknown("after nvidia.packages"))
         # Packages start and stop their services themselves: how these stand now is only a guess at how they will.
         there = Reading(status="unknown", value=look[UNITS].value, reason="after nvidia.packages")
         after = after.having(UNITS, there)
@@ -294,7 +294,7 @@ def _driver_after(state: DriverState, versions: Mapping[str, str], kind: Flavour
 
 
 def _running_reads(*, driver: Driver | None, rollout: Rollout) -> tuple[Section[Any], ...]:
-    return (DRIVER, PCI, PROCESSES, INITRAMFS) if driver else ()
+    return (DRIVER, PCI, PROCESSES, INITRAMFS, UNITS) if driver else ()
 
 
 @planned_operation(reads=_running_reads)
@@ -321,7 +321,7 @@ def running(look: Look, *, driver: Driver | None, rollout: Rollout) -> Decision:
         changes.append(Change("module nvidia", "not loaded", here.version, commands=(load,)))
         alone = state.model_copy(update={"rivals": {}})
         after = look.having(DRIVER, Reading.ok(_loaded(alone, here)))
-        return Decision(after.having(GPUS, Reading.unknown("after nvidia.running")), tuple(changes))
+        return Decision(after.having(GPUS_AND_FABRIC, Reading.unknown("after nvidia.running")), tuple(changes))
     if after_boot is None:
         return Decision(look, refusals=(_no_module(state),))
     before = loaded.version if loaded else ", ".join(state.rivals) or "no module for this kernel"
@@ -334,8 +334,9 @@ def running(look: Look, *, driver: Driver | None, rollout: Rollout) -> Decision:
     booted = state.model_copy(update={"running": state.next_boot, "rivals": {}})
     after = (
         look.having(DRIVER, Reading.ok(_loaded(booted, after_boot)))
-        .having(GPUS, Reading.unknown("after the reboot"))
+        .having(GPUS_AND_FABRIC, Reading.unknown("after the reboot"))
         .having(PROCESSES, Reading.ok(()))
+        .having(UNITS, _booted(look[UNITS]))
     )
     reboot = Reboot(at_a_time=rollout["max_unavailable"], timeout_s=rollout["reboot_timeout_s"])
     change = Change("running module nvidia", before, after_boot.version, cost=("reboot",), commands=(reboot,))
@@ -352,6 +353,19 @@ def _at_work(look: Look, rollout: Rollout) -> Refusal | None:
         what=f"a reboot is needed, and GPUs are at work: {'; '.join(map(str, (processes.value or ())[:5]))}",
         where="nvidia-smi --query-compute-apps, /proc/*/fd",
         fix="let it end (drain the node), or name this host in rollout.allow_disruption",
+    )
+
+
+def _booted(reading: Reading[Mapping[str, Unit]]) -> Reading[Mapping[str, Unit]]:
+    """What is enabled starts with the system, where the module that it needs is there."""
+    if not reading.is_ok or reading.value is None:
+        return reading
+    starts = {"active": "active", "result": "success"}
+    return Reading.ok(
+        {
+            name: unit.model_copy(update=starts if unit.file == "enabled" else {"active": "inactive"})
+            for name, unit in reading.value.items()
+        }
     )
 
 

@@ -23,7 +23,7 @@ from rackwright_facts._parse import debversion, driver_set
 from rackwright_facts._parse.model import Reading
 from rackwright_facts._parse.nvidia_driver import DriverState
 from rackwright_facts._parse.pci import PciDevice
-from rackwright_facts.gpu import GPUS
+from rackwright_facts.gpu import GPUS_AND_FABRIC
 from rackwright_facts.look import Look, Section
 from rackwright_facts.nvidia import DRIVER, PROCESSES
 from rackwright_facts.packages import INSTALLED
@@ -127,7 +127,7 @@ def services(look: Look, *, driver: Driver | None, rollout: Rollout) -> Decision
     if not changes:
         return Decision(look)
     after = look.having(_FILES, Reading.ok(_after(own.value or {}, wanted))).having(UNITS, Reading.ok(now))
-    return Decision(after.having(GPUS, Reading.unknown("after nvidia.services")), tuple(changes))
+    return Decision(after.having(GPUS_AND_FABRIC, Reading.unknown("after nvidia.services")), tuple(changes))
 
 
 def _no_longer(driver: Driver, now: dict[str, Unit]) -> list[Change]:
@@ -221,7 +221,7 @@ _TIERS = {"entry": 1, "professional": 2, "enterprise": 8}
 
 
 def _proof_reads(*, driver: Driver | None, tier: str | None) -> tuple[Section[Any], ...]:
-    return (DRIVER, PCI, INSTALLED, GPUS, UNITS) if driver else ()
+    return (DRIVER, PCI, INSTALLED, GPUS_AND_FABRIC, UNITS) if driver else ()
 
 
 @planned_operation(reads=_proof_reads)
@@ -239,10 +239,10 @@ def proof(look: Look, *, driver: Driver | None, tier: str | None) -> Decision:
         return Decision(look, refusals=(_count(f"{len(gpus)} GPUs are on the PCI bus, {declared} are declared", tier),))
     if not gpus:
         return Decision(look, notes=(f"NVIDIA driver {parts_version(look) or 'not whole'}: installed, no GPU",))
-    if not is_current(state) or look[GPUS].is_unknown:
+    if not is_current(state) or look[GPUS_AND_FABRIC].is_unknown:
         return Decision(look)
     wrong = _apart(look, state, devices)
-    reading = look[GPUS]
+    reading = look[GPUS_AND_FABRIC]
     if not reading.is_ok or reading.value is None:
         return Decision(
             look, refusals=(unreadable("whether the GPUs work", reading, "see nvidia-smi and dmesg (Xid)"),)
