@@ -65,6 +65,11 @@ def _interrupted(draw: random.Random) -> str:
     return f"{_DOWNLOAD} {draw.choice(PARTS[:6])} && dpkg --force-all --unpack *.deb"
 
 
+def _killed(name: str, kib: int) -> str:
+    """SIGXFSZ ends dpkg in the middle of a file, as a power failure does."""
+    return f"{_DOWNLOAD} {name} && (ulimit -f {kib}; dpkg --unpack *.deb); [ $? -eq 153 ]"
+
+
 def _status(name: str, status: str) -> str:
     return f"sed -i '/^Package: {name}$/,/^$/s/^Status: .*/Status: {status}/' /var/lib/dpkg/status"
 
@@ -80,9 +85,8 @@ FAULTS: Sequence[Fault] = (
     _fixed("distribution-library-removed", "dpkg --force-all --purge libtinfo5"),
     _fixed("all-unheld", "apt-mark showhold | xargs apt-mark unhold"),
     _fixed("marked-for-removal", "echo libcublas-12-2 deinstall | dpkg --set-selections"),
-    # SIGXFSZ ends dpkg in the middle of a file, as a power failure does.
-    _fixed("dpkg-killed-in-a-part", f"({_DOWNLOAD} cuda-nvcc-12-2; ulimit -f 1000; dpkg --unpack *.deb); true"),
-    _fixed("dpkg-killed-in-a-library", f"({_DOWNLOAD} libtinfo5; ulimit -f 180; dpkg --unpack *.deb); true"),
+    _fixed("dpkg-killed-in-a-part", _killed("cuda-nvcc-12-2", 1000)),
+    _fixed("dpkg-killed-in-a-library", _killed("libtinfo5", 180)),
     _fixed("half-configured", _status("cuda-cudart-12-2", "install ok half-configured")),
     _fixed("half-installed", _status("libcufft-12-2", "install reinstreq half-installed")),
     _fixed("dpkg-journal-left", "sed -n '/^Package: cuda-nvtx-12-2$/,/^$/p' /var/lib/dpkg/status"

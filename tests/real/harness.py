@@ -185,6 +185,17 @@ class Rig:
         self._disk(host).with_name("work").mkdir()
         self.lab.start(host)
 
+    def prepare(self, host: str, label: str, changes: Mapping[str, Any]) -> None:
+        """Give the host the disk that a run with these settings leaves on a fresh one: made once, kept as `label`."""
+        if self.has(host, label):
+            self.put_back(host, label)
+            return
+        self.put_back(host, "fresh")
+        with self.settings_of(label, changes):
+            run = self.pyinfra(host)
+            assert run.status == 0, run.said
+        self.keep(host, label)
+
     @contextmanager
     def borrowed(self, *hosts: str) -> Iterator[None]:
         """Have hosts up for a while, each with its fresh disk."""

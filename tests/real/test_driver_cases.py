@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from drivers import LATEST, declared, is_one, parts, with_driver
 from harness import Rig
 from machine import MARKS
-from test_driver_fresh import is_one, parts
 
 from rackwright_facts._parse import apt_index, driver_set
 
 pytestmark = MARKS
-_PROFILE = "profiles/rehearsal-h100x8"
 _APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -y --allow-downgrades"
 _URL = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64"
 _TOOLS = ("nvidia-fabricmanager", "libnvidia-nscq")
@@ -48,7 +46,7 @@ def test_case_driver_userspace_upgraded_under_module(gpu_rig: Rig) -> None:
     rig.sh("gpu01", f"{_APT} install {_exact(rig, 'gpu01', '580.126.16')} nvidia-firmware-580-580.95.05-", timeout=300)
     said = rig.lab.run("gpu01", "nvidia-smi", check=False)
     assert (said.returncode, "Driver/library version mismatch" in said.stdout + said.stderr) == (18, True)
-    with rig.settings_of("case", {_PROFILE: {"driver": {"branch": 580}}}):
+    with rig.settings_of("case", declared({"branch": 580})):
         plan, after = rig.converge("gpu01")
         assert not [change for change in plan["changes"] if change["what"].startswith("package nvidia-")]
         assert plan["waiting"] == ["the running module is 580.95.05, installed is 580.126.16"]
@@ -63,7 +61,7 @@ def test_case_cuda_metapackage_follows_latest(gpu_rig: Rig) -> None:
     rig.sh("gpu01", f"{_APT} install cuda-drivers; modprobe -r nouveau; modprobe nvidia", timeout=300)
     before = parts(rig.snapshot("gpu01"))
     driver = {"branch": 595, "kernel_module": "proprietary"}
-    with rig.settings_of("case", {_PROFILE: {"driver": driver}, "rollout": {"allow_reboot": True}}):
+    with rig.settings_of("case", declared(driver, allow_reboot=True)):
         plan, after = rig.converge("gpu01")
         gone = [
             change["what"] for change in plan["changes"] if change["what"].startswith("package ") and not change["to"]
@@ -84,7 +82,7 @@ def test_case_driver_branch_switch_held_broken(gpu_rig: Rig) -> None:
            timeout=300)  # fmt: skip
     said = rig.lab.run("gpu01", "apt-get -s install nvidia-utils-580=580.95.05-0ubuntu1", check=False)
     assert "held" in said.stderr  # "you have held broken packages", or in other words of another apt
-    with rig.settings_of("case", {_PROFILE: {"driver": {"branch": 580}}, "rollout": {"allow_reboot": True}}):
+    with rig.settings_of("case", declared({"branch": 580}, allow_reboot=True)):
         plan, after = rig.converge("gpu01")
         commands = [command.get("run", []) for change in plan["changes"] for command in change["commands"]]
         transactions = [argv for argv in commands if argv[:2] == ["apt-get", "install"] and "nvidia" in str(argv)]
@@ -98,7 +96,7 @@ def test_case_driver_pin_without_hold(gpu_rig: Rig) -> None:
     """A declared version is a hold and a pin too; a failure in the middle leaves them in place."""
     rig = gpu_rig
     rig.put_back("gpu01", "fresh")
-    exact = {_PROFILE: {"driver": {"branch": 580, "version": "580.95.05"}}}
+    exact = declared({"branch": 580, "version": "580.95.05"})
     with rig.settings_of("case", exact):
         _, after = rig.converge("gpu01")
         assert set(parts(after)) <= after.held()
@@ -108,7 +106,7 @@ def test_case_driver_pin_without_hold(gpu_rig: Rig) -> None:
         is_one(rig, "gpu01", "580.95.05", 8, "Dual MIT/GPL")
         rig.nothing_to_change("gpu01")
     rig.lab.fault("gpu01", "dkms_fails")
-    newer = {_PROFILE: {"driver": {"branch": 580, "version": "580.126.16"}}, "rollout": {"allow_reboot": True}}
+    newer = declared({"branch": 580, "version": LATEST}, allow_reboot=True)
     with rig.settings_of("newer", newer):
         assert rig.pyinfra("gpu01").status == 1
         failed = rig.snapshot("gpu01")
@@ -124,9 +122,8 @@ def test_case_driver_pin_without_hold(gpu_rig: Rig) -> None:
 def test_case_kernel_headers_missing_after_autoupdate(gpu_rig: Rig) -> None:
     """A kernel came without its headers, and without a module: both are brought for it, and headers follow kernels."""
     rig = gpu_rig
-    rig.put_back("gpu01", "fresh")
-    with rig.settings_of("case", {_PROFILE: {"driver": {"branch": 580}}}):
-        assert rig.pyinfra("gpu01").status == 0
+    with_driver(rig, LATEST, "gpu01")
+    with rig.settings_of("case", declared({"branch": 580})):
         rig.sh("gpu01", f"apt-get -qq update; {_APT} install linux-image-5.15.0-122-generic", timeout=300)
         rig.lab.reboot("gpu01")
         assert rig.sh("gpu01", "uname -r; dkms status") == (
@@ -142,9 +139,8 @@ def test_case_kernel_headers_missing_after_autoupdate(gpu_rig: Rig) -> None:
 def test_case_fabricmanager_version_mismatch(gpu_rig: Rig) -> None:
     """Fabric manager of another build than the driver refuses to start: it goes with the set, to the last digit."""
     rig = gpu_rig
-    rig.put_back("gpu01", "fresh")
-    with rig.settings_of("case", {_PROFILE: {"driver": {"branch": 580}}}):
-        assert rig.pyinfra("gpu01").status == 0
+    with_driver(rig, LATEST, "gpu01")
+    with rig.settings_of("case", declared({"branch": 580})):
         rig.sh("gpu01", f"{_APT} --allow-change-held-packages install nvidia-fabricmanager=580.95.05-1", timeout=300)
         rig.sh("gpu01", "systemctl restart nvidia-fabricmanager; sleep 1", check=False)
         assert "don't match with driver version 580.126.16" in rig.sh("gpu01", "journalctl -u nvidia-fabricmanager")
@@ -161,7 +157,7 @@ def test_case_nouveau_still_in_initramfs(gpu_rig: Rig) -> None:
                     " echo 'blacklist nouveau' >/etc/modprobe.d/blacklist-nouveau.conf", timeout=300)  # fmt: skip
     rig.lab.reboot("gpu01")
     assert "nouveau" in rig.sh("gpu01", "ls /sys/module")
-    with rig.settings_of("case", {_PROFILE: {"driver": {"branch": 580}}}):
+    with rig.settings_of("case", declared({"branch": 580})):
         plan, _ = rig.converge("gpu01")
         assert "initramfs of 5.15.0-119-generic" in [change["what"] for change in plan["changes"]]
         listed = rig.sh("gpu01", "lsinitramfs /boot/initrd.img-5.15.0-119-generic")
@@ -176,11 +172,9 @@ def test_case_nouveau_still_in_initramfs(gpu_rig: Rig) -> None:
 def test_case_reboot_required_not_handled(gpu_rig: Rig) -> None:
     """The one place that decides about a reboot: a new boot_id and on it goes, or plainly pending; then no change."""
     rig = gpu_rig
-    rig.put_back("gpu01", "fresh")
-    with rig.settings_of("old", {_PROFILE: {"driver": {"branch": 535}}}):
-        assert rig.pyinfra("gpu01").status == 0
+    with_driver(rig, "535.183.01", "gpu01")
     boot = rig.sh("gpu01", "cat /proc/sys/kernel/random/boot_id")
-    with rig.settings_of("waits", {_PROFILE: {"driver": {"branch": 580}}}):
+    with rig.settings_of("waits", declared({"branch": 580})):
         run = rig.pyinfra("gpu01")
         assert run.status == 0, run.said
         waits = "the running module is 535.183.01, installed is 580.126.16"
@@ -193,7 +187,7 @@ def test_case_reboot_required_not_handled(gpu_rig: Rig) -> None:
         again = rig.pyinfra("gpu01")
         assert (again.status, again.changed("gpu01")) == (0, []), again.said
         assert rig.rackwright("verify", "inventories/lab.py", "--limit", "gpu01").status == 4
-    with rig.settings_of("goes", {_PROFILE: {"driver": {"branch": 580}}, "rollout": {"allow_reboot": True}}):
+    with rig.settings_of("goes", declared({"branch": 580}, allow_reboot=True)):
         rig.converge("gpu01")
         assert rig.sh("gpu01", "cat /proc/sys/kernel/random/boot_id") != boot
         is_one(rig, "gpu01", "580.126.16", 8, "Dual MIT/GPL")
@@ -226,7 +220,7 @@ def test_case_kernel_devel_newer_than_running(gpu_rig: Rig) -> None:
     rig.sh("gpu01", "printf 'Package: linux-headers-5.15.0-119-generic\\nPin: version *\\nPin-Priority: -1\\n'"
                     " >/etc/apt/preferences.d/gone")  # fmt: skip
     before = rig.snapshot("gpu01")
-    with rig.settings_of("case", {_PROFILE: {"driver": {"branch": 580}}}):
+    with rig.settings_of("case", declared({"branch": 580})):
         run = rig.pyinfra("gpu01")
         assert run.status == 1
         assert "linux-headers-5.15.0-119-generic" in run.stderr
@@ -238,10 +232,8 @@ def test_case_kernel_devel_newer_than_running(gpu_rig: Rig) -> None:
 def test_case_mon_nvidia_smi_hangs(gpu_rig: Rig) -> None:
     """A driver that does not answer: its host says so, the others are complete, and no call is piled upon another."""
     rig = gpu_rig
-    with rig.settings_of("case", {_PROFILE: {"driver": {"branch": 580}}}):
-        for host in ("gpu01", "gpu02"):
-            rig.put_back(host, "fresh")
-        assert rig.pyinfra("gpu01", "gpu02").status == 0
+    with rig.settings_of("case", declared({"branch": 580})):
+        with_driver(rig, LATEST, "gpu01", "gpu02")
         rig.lab.fault("gpu01", "smi_hangs")
         for _ in range(2):
             seen = rig.rackwright("inspect", "inventories/lab.py", "--limit", "gpu01", "--limit", "gpu02")
@@ -255,16 +247,15 @@ def test_case_mon_nvidia_smi_hangs(gpu_rig: Rig) -> None:
         rig.lab.fault("gpu01", "clear")
 
 
-@pytest.mark.parametrize("words", [("--json",), ()])
-def test_inspect_marks_the_odd_one(gpu_rig: Rig, words: tuple[str, ...]) -> None:
+def test_inspect_marks_the_odd_one(gpu_rig: Rig) -> None:
     rig = gpu_rig
+    with_driver(rig, LATEST, "gpu02")
     rig.lab.fault("gpu02", "ecc_errors", "gpu=3", "uncorrected=2")
-    seen = rig.rackwright("inspect", "inventories/lab.py", "--limit", "gpu02", *words)
+    inspect = ("inspect", "inventories/lab.py", "--limit", "gpu02")
+    seen = rig.rackwright(*inspect, "--json")
     assert seen.status == 0, seen.said
-    if words:
-        gpus = seen.report["hosts"]["gpu02"]["gpus"]["value"]["gpus"]
-        assert [gpu["ecc"]["volatile"]["uncorrected"] for gpu in gpus] == [0, 0, 0, 2, 0, 0, 0, 0]
-    else:
-        odd = [line.split("\t") for line in seen.stdout.splitlines() if "*" in line]
-        assert [(cells[1], cells[10]) for cells in odd] == [("3", "2 *")]
+    gpus = seen.report["hosts"]["gpu02"]["gpus"]["value"]["gpus"]
+    assert [gpu["ecc"]["volatile"]["uncorrected"] for gpu in gpus] == [0, 0, 0, 2, 0, 0, 0, 0]
+    odd = [line.split("\t") for line in rig.rackwright(*inspect).stdout.splitlines() if "*" in line]
+    assert [(cells[1], cells[10]) for cells in odd] == [("3", "2 *")]
     rig.lab.fault("gpu02", "clear")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from drivers import parts
 from harness import Rig
 from machine import MARKS
-from test_driver_fresh import parts
 
 from rackwright_facts._parse import nvidia_smi_lists
 

@@ -6,31 +6,27 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from driver_faults import FAULTS, VERSION, drawn
+from drivers import declared, is_one, with_driver
 from faults import Fault
 from harness import Rig
 from machine import MARKS
 from snapshot import Snapshot
-from test_driver_fresh import is_one
 
 pytestmark = MARKS
 HOST = "gpu02"
-# The toolkit has its own faults: here it would only cost time.
-ALONE = {"profiles/rehearsal-h100x8": {"driver": {"branch": 580}}, "rollout": {"allow_reboot": True}}
 
 
 @pytest.fixture(scope="module")
 def alone(gpu_rig: Rig) -> Iterator[Rig]:
-    """Return the lab with a driver declared and nothing else."""
-    with gpu_rig.settings_of("driver-alone", ALONE):
+    """Return the lab with a driver declared and nothing else: the toolkit has its own faults."""
+    with gpu_rig.settings_of("driver-disturbed", declared({"branch": 580}, allow_reboot=True)):
         yield gpu_rig
 
 
 @pytest.fixture(scope="module")
 def reference(alone: Rig) -> Snapshot:
-    """Return what a host is that was never struck, and keep its disk."""
-    alone.put_back(HOST, "fresh")
-    alone.converge(HOST)
-    alone.keep(HOST, "driver")
+    """Return what a host is that was never struck."""
+    with_driver(alone, VERSION, HOST)
     return alone.snapshot(HOST)
 
 
@@ -40,7 +36,7 @@ def test_one_run_restores_the_driver(
     alone: Rig, reference: Snapshot, seed: str, fault: Fault, record_property: Callable[[str, object], None]
 ) -> None:
     if reference.difference(alone.snapshot(HOST)):
-        alone.put_back(HOST, "driver")  # the test before this one failed, or its fault has left something
+        alone.put_back(HOST, VERSION)  # the test before this one failed, or its fault has left something
     assert not reference.difference(alone.snapshot(HOST))
     script = drawn(fault, seed)
     alone.sh(HOST, script, timeout=300)

@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from drivers import is_one, parts
 from harness import Rig
 from machine import MARKS
-from snapshot import Snapshot
 
 pytestmark = MARKS
-
-
-def parts(after: Snapshot) -> dict[str, str]:
-    """Return name -> upstream version of the installed packages of a driver, by dpkg's own file."""
-    return {
-        name: package.version.rpartition("-")[0]
-        for name, package in after.packages.items()
-        if "nvidia" in name and "cuda" not in name and package.state == "installed"
-    }
-
-
-def is_one(rig: Rig, host: str, version: str, gpus: int, license_: str) -> None:
-    """Prove by the tools themselves that packages, module, libraries and nvidia-smi are one driver for all GPUs."""
-    assert set(parts(rig.snapshot(host)).values()) == {version}
-    said = rig.sh(
-        host,
-        "nvidia-smi --query-gpu=driver_version,persistence_mode --format=csv,noheader; modinfo -F version nvidia;"
-        "modinfo -F license nvidia; sed -n 's/.* \\([0-9.]*\\)  .*/\\1/p;q' /proc/driver/nvidia/version;"
-        "readlink /usr/lib/x86_64-linux-gnu/libcuda.so.1",
-    ).splitlines()
-    assert said[:gpus] == [f"{version}, Enabled"] * gpus
-    assert said[gpus:] == [version, license_, said[gpus + 2], f"libcuda.so.{version}"]
-    assert version in rig.sh(host, "cat /proc/driver/nvidia/version")
 
 
 def test_a_fresh_host_gets_the_whole_driver_and_a_second_run_changes_nothing(gpu_rig: Rig) -> None:

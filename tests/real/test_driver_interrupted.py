@@ -10,26 +10,24 @@ from subprocess import Popen, TimeoutExpired
 from time import monotonic
 
 import pytest
+from drivers import declared, is_one, with_driver
 from harness import Rig, wait_for
 from machine import MARKS
 from snapshot import Snapshot
-from test_driver_fresh import is_one
 
 pytestmark = MARKS
-HOST = "gpu02"
-_PROFILE = "profiles/rehearsal-h100x8"
-_OLD = {_PROFILE: {"driver": {"branch": 535, "kernel_module": "open"}}}
-_NEW = {_PROFILE: {"driver": {"branch": 580}}, "rollout": {"allow_reboot": True}}
+HOST = "gpu01"
+_OLD = "535.183.01"
+# A host that does not come back from its reboot is given up before a test's own patience ends.
+_NEW = declared({"branch": 580}, allow_reboot=True, reboot_timeout_s=90)
+_PATIENCE_S = 300
 
 
 @pytest.fixture(scope="module")
 def moving(gpu_rig: Rig) -> Iterator[tuple[Rig, Snapshot, float]]:
     """Return the lab whose host is to go from 535 to 580, what a run leaves that nothing interrupts, and its length."""
     rig = gpu_rig
-    rig.put_back(HOST, "fresh")
-    with rig.settings_of("interrupted-old", _OLD):
-        assert rig.pyinfra(HOST).status == 0
-        rig.keep(HOST, "old")
+    with_driver(rig, _OLD, HOST)
     with rig.settings_of("interrupted-new", _NEW):
         begun = monotonic()
         run = rig.pyinfra(HOST)
@@ -43,7 +41,7 @@ def _strike(rig: Rig, after: float, blow: object) -> list[str]:
     A run that was quicker, and a blow that struck nothing yet, do not count: they are tried again.
     """
     for _ in range(5):
-        rig.put_back(HOST, "old")
+        rig.put_back(HOST, _OLD)
         old = rig.snapshot(HOST)
         child = rig.start(rig.pyinfra_argv(HOST))
         try:
@@ -52,7 +50,7 @@ def _strike(rig: Rig, after: float, blow: object) -> list[str]:
             continue
         except TimeoutExpired:
             blow(child)  # type: ignore[operator]
-        rig.finish(child, 240)
+        rig.finish(child, _PATIENCE_S)
         try:
             struck = sorted(old.difference(rig.snapshot(HOST)))
         except FileNotFoundError:
@@ -89,7 +87,7 @@ def test_power_lost(moving: tuple[Rig, Snapshot, float], seed: str, moment: int)
 
     def blow(child: Popen[str]) -> None:
         rig.lab.crash(HOST)
-        child.wait(120)
+        child.wait(_PATIENCE_S)
         rig.lab.start(HOST)
 
     share = 0.5 + 0.35 * (moment + random.Random(f"{seed} driver power {moment}").random()) / 5
@@ -106,7 +104,7 @@ def test_cable_cut(moving: tuple[Rig, Snapshot, float], seed: str) -> None:
 
 def test_a_lock_that_is_held_is_waited_for(moving: tuple[Rig, Snapshot, float]) -> None:
     rig, clean, _ = moving
-    rig.put_back(HOST, "old")
+    rig.put_back(HOST, _OLD)
     hold = (
         "import fcntl, time; f = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(f, fcntl.LOCK_EX);"
         " open('/run/held', 'w').close(); time.sleep(12)"

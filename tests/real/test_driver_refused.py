@@ -6,31 +6,24 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from drivers import LATEST, declared, is_one, with_driver
 from harness import Rig
 from machine import MARKS
-from test_driver_fresh import is_one
 
 pytestmark = MARKS
-_PROFILE = "profiles/rehearsal-h100x8"
 
 
 @pytest.fixture(scope="module")
 def alone(gpu_rig: Rig) -> Iterator[Rig]:
     """Return the lab with a driver declared and nothing else."""
-    with gpu_rig.settings_of("driver-alone", {_PROFILE: {"driver": {"branch": 580}}}):
+    with gpu_rig.settings_of("driver-alone", declared({"branch": 580})):
         yield gpu_rig
 
 
 @pytest.fixture
 def installed(alone: Rig) -> Rig:
     """Return the lab with gpu01 as declared."""
-    if alone.has("gpu01", "driver"):
-        alone.put_back("gpu01", "driver")
-    else:
-        alone.put_back("gpu01", "fresh")
-        run = alone.pyinfra("gpu01")
-        assert run.status == 0, run.said
-        alone.keep("gpu01", "driver")
+    with_driver(alone, LATEST, "gpu01")
     return alone
 
 
@@ -79,7 +72,7 @@ def test_packages_of_another_origin(alone: Rig) -> None:
 )
 def test_what_the_repository_does_not_have_whole(gpu_rig: Rig, driver: dict[str, object], what: str) -> None:
     gpu_rig.put_back("gpu01", "fresh")
-    with gpu_rig.settings_of("not-had", {_PROFILE: {"driver": driver}}):
+    with gpu_rig.settings_of("not-had", declared(driver)):
         _refused(gpu_rig, what, "driver.branch")
 
 
@@ -87,7 +80,7 @@ def test_a_module_that_does_not_build_stops_the_host_before_anything_is_replaced
     rig = installed
     rig.lab.fault("gpu01", "dkms_fails")
     before = rig.snapshot("gpu01")
-    with rig.settings_of("newer", {_PROFILE: {"driver": {"branch": 595}}}):
+    with rig.settings_of("newer", declared({"branch": 595})):
         run = rig.pyinfra("gpu01")
         assert run.status == 1
         assert "the module 595.80 does not build for 5.15.0-119-generic; nothing was replaced" in run.stderr
@@ -112,11 +105,9 @@ def test_gpus_at_work_stop_a_driver_change_and_are_named(installed: Rig) -> None
     pid = _at_work(rig)
     uuid = rig.sh("gpu01", "nvidia-smi -L | sed -n 's/^GPU 3.*UUID: \\(.*\\))/\\1/p'").strip()
     rig.nothing_to_change("gpu01")  # who is as declared is left alone
-    changed = {_PROFILE: {"driver": {"branch": 595}}, "rollout": {"allow_reboot": True}}
-    with rig.settings_of("newer", changed):
+    with rig.settings_of("newer", declared({"branch": 595}, allow_reboot=True)):
         _refused(rig, f"pid {pid} (root: sleep 900) on {uuid}", "rollout.allow_disruption")
-    changed["rollout"] = {"allow_reboot": True, "allow_disruption": ["gpu01"]}
-    with rig.settings_of("newer-allowed", changed):
+    with rig.settings_of("allowed", declared({"branch": 595}, allow_reboot=True, allow_disruption=["gpu01"])):
         run = rig.pyinfra("gpu01")
         assert run.status == 0, run.said
         is_one(rig, "gpu01", "595.80", 8, "Dual MIT/GPL")
@@ -153,7 +144,7 @@ def test_a_host_that_comes_back_with_the_old_module_is_found(installed: Rig) -> 
     waiting = planned.report["hosts"]["gpu01"]["waiting"]
     assert planned.status == 3, planned.said
     assert waiting[0].startswith("the running module is 580.126.15, installed is 580.126.16")
-    with rig.settings_of("allowed", {_PROFILE: {"driver": {"branch": 580}}, "rollout": {"allow_reboot": True}}):
+    with rig.settings_of("allowed", declared({"branch": 580}, allow_reboot=True)):
         run = rig.pyinfra("gpu01")
         assert run.status == 0, run.said
         is_one(rig, "gpu01", "580.126.16", 8, "Dual MIT/GPL")
@@ -175,7 +166,7 @@ def test_nouveau_that_the_console_holds_waits_for_a_reboot(alone: Rig) -> None:
 def test_gpu_settings_come_back_with_each_boot(installed: Rig) -> None:
     rig = installed
     gpu = {"power_limit_w": 500, "compute_mode": "exclusive_process"}
-    with rig.settings_of("settings", {_PROFILE: {"driver": {"branch": 580, "gpu": gpu}}}):
+    with rig.settings_of("settings", declared({"branch": 580, "gpu": gpu})):
         rig.converge("gpu01")
         asked = "nvidia-smi --query-gpu=power.limit,compute_mode --format=csv,noheader | sort -u"
         assert rig.sh("gpu01", asked) == "500.00 W, Exclusive_Process\n"

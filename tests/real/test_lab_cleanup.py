@@ -235,16 +235,16 @@ def test_a_service_that_comes_late_ends_by_itself(tmp_path: Path) -> None:
 
 def test_a_base_tree_whose_builder_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RACKWRIGHT_CACHE_DIR", str(tmp_path))
-    mounts = Path("/proc/self/mountinfo").read_text()
+    before = machine.footprint(NAME)
     script = "import pathlib, sys; from rackwright.lab import base; base.base_tree(pathlib.Path(sys.argv[1]))"
     with _start(script, str(tmp_path)) as builder:
         assert wait(lambda: any(tmp_path.glob("base-new-*/debootstrap/*")), 60)
+        assert _services(f"debootstrap .*{tmp_path}")
         builder.kill()
-    assert _services(f"debootstrap .*{tmp_path}")
     Lab(NAME).down()
     assert not _services(f"debootstrap .*{tmp_path}")
     assert not [path for path in tmp_path.glob("base-*") if path.is_dir()]
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert machine.footprint(NAME) == before
 
 
 def test_a_base_tree_stays_while_a_lab_uses_it(tmp_path: Path) -> None:
