@@ -126,8 +126,8 @@ OLD = Loaded(version="535.183.01", flavour="proprietary")
 )
 def test_what_needs_a_reboot_waits_unless_it_is_allowed(state: DriverState) -> None:
     there = {
-        "nvidia-persistenced.service": Unit(file="enabled", active="failed", result="exit-code"),
-        "nvidia-fabricmanager.service": Unit(file="disabled", active="active"),
+        "nvidia-persistenced.service": Unit(load="loaded", file="enabled", active="failed", result="exit-code"),
+        "nvidia-fabricmanager.service": Unit(load="loaded", file="disabled", active="active"),
     }
     look = _look(state, also={UNITS: Reading.ok(there)})
     waits = _decide(nvidia.running, look, driver=DECLARED, rollout=CAREFUL)
